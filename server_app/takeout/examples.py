@@ -24,7 +24,7 @@ from task.datasets.column_types import RUN, opened, read_types
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
 from task.datasets.description import Description
-from task.datasets.encode import LARGEST, CellError, Encoder, number
+from task.datasets.encode import LARGEST, CellError, Encoder, WrongCells, number
 from task.datasets.header import SPLIT, TypedColumn, read_column
 from task.datasets.hub import saved_arrays
 from task.datasets.images import read_pictures
@@ -32,7 +32,6 @@ from task.datasets.layout import channels_first
 from task.datasets.npz import fits, read_arrays
 from task.datasets.npz_names import class_names, column_names
 from task.datasets.targets import label_of
-from task.datasets.wrong_cells import WrongCells
 from task.errors import DataError
 from task.population import some
 from task.resolve.model_card import ModelCard

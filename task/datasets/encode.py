@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ def is_text(cell: str) -> bool:
 
 
 TYPELESS = "Correct it; a column of text needs a type"
+SHOWN = 5  # columns with the same remedy that an error names
 
 
 class CellError(ValueError):
@@ -41,6 +43,50 @@ class CellError(ValueError):
     def __init__(self, said: str, todo: str) -> None:
         super().__init__(said)
         self.todo = todo
+
+
+class WrongCells:
+    """Everything that is wrong in the cells of a table, for one error: by remedy and column, the first cell.
+
+    How many there are stays on this machine.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, dict[str, str]] = {}
+        self._count: Counter[tuple[str, str]] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def add(self, column: str, said: str, todo: str) -> None:
+        """Note a cell; `said` has its place, what was expected and what was found."""
+        self._first.setdefault(todo, {}).setdefault(column, said)
+        self._count[todo, column] += 1
+
+    def has(self, todo: str) -> bool:
+        """Return whether a cell has this remedy."""
+        return todo in self._first
+
+    def pop(self, todo: str, columns: Collection[str]) -> str:
+        """Forget these columns' cells with a remedy; return what was said of the first, or ""."""
+        found = self._first.get(todo, {})
+        gone = [found.pop(name) for name in list(found) if name in columns]
+        if not found:
+            self._first.pop(todo, None)
+        return gone[0] if gone else ""
+
+    def __str__(self) -> str:
+        return " ".join(f"{self._cells(todo)}. {todo}." for todo in self._first)
+
+    def _cells(self, todo: str) -> str:
+        columns = self._first[todo]
+        said = []
+        for column, first in list(columns.items())[:SHOWN]:
+            more = self._count[todo, column] - 1
+            said.append(first + (local(f" (and {more} more)") if more else ""))
+        if len(columns) > SHOWN:
+            said.append(f"and {len(columns) - SHOWN} more columns")
+        return "; ".join(said)
 
 
 class Encoder:

@@ -23,13 +23,12 @@ import numpy.typing as npt
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.column_types import declared_in, nearest, texts_in, untyped
 from task.datasets.csv_rows import rows_of
-from task.datasets.encode import TYPELESS, CellError, Encoder
+from task.datasets.encode import TYPELESS, CellError, Encoder, WrongCells
 from task.datasets.folders import listed, visible
 from task.datasets.header import CLIENT, MISSING, SPLIT, TypedColumn, check_alike, parse_header, targets_of
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, spelling, targets
-from task.datasets.wrong_cells import WrongCells
 from task.errors import DataError, local
 from task.inputs import SEQUENCES, packed
 

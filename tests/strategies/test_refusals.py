@@ -210,6 +210,9 @@ def test_a_run_that_has_trained_ends_with_its_model_when_no_client_can_train_any
     ends = [line for line in keep.remarks if "the run ends after round 3: rounds 2 to 3: " in line]  # type: ignore[attr-defined]
     assert len(ends) == (rounds < 6)
     assert all("data: line 3. Correct these data" in line for line in ends)
+    rest = Remarks()
+    rest.snapshot = keep.snapshots[-1]
+    assert [row["round"] for row in play_wards(rest, {}).rows] == list(range(rounds, 6))  # it may be resumed
 
 
 def test_a_run_whose_replies_are_all_unusable_ends_with_its_second_round_and_says_it_once() -> None:
