@@ -88,13 +88,13 @@ class Answers:
         return self._latest[text]
 
     def explained(self, message: Message, context: Context, work: OnMessage) -> Message:
-        """Flower mod: send errors only in the form that the node's owner allows."""
+        """Flower mod: send errors with their kind, only in the form that the node's owner allows."""
         try:
             return work(message, context)
         except Exception as err:  # raised again, without the parts that the owner keeps private
             owned = self.owner(context)
-            if owned.simulation:
-                raise
+            if owned.simulation and not isinstance(err, BouquetError):
+                raise  # a bug, with its traceback
             kind = RefusedError if isinstance(err, RefusedError) else BouquetError
             lacks_memory = isinstance(err, MemoryError) or "allocate memory" in str(err)
             raise kind(owned.explain(err)) from (err if lacks_memory else None)  # which says how much

@@ -91,6 +91,10 @@ class RepliesError(BouquetError):
     """Replies that came in time but are unusable; the next ones to the same order would be, too."""
 
 
+class OrderError(BouquetError):
+    """Clients cannot do what the server's messages ask for; the next messages would ask for the same."""
+
+
 class StateError(BouquetError):
     """A checkpoint or a client's kept state is damaged or belongs to something else."""
 
@@ -157,6 +161,7 @@ LASTING: dict[str, type[BouquetError]] = {
     "state": StateError,
     "code": CodeError,
     "reply": RepliesError,
+    "order": OrderError,  # a client that cannot read or follow a message
     "memory": TooLittleMemoryError,  # a second time
 }
 PASSING_KIND, ABSENT, NODES = "passing", "absent", "nodes"  # the system; nodes that are away; anything else
@@ -195,6 +200,8 @@ def kind_of(err: BaseException) -> str:
         return PASSING_KIND
     if isinstance(err, BouquetError):
         said = _WORD.match(str(err))
+        if not said and isinstance(err, WireError) and not isinstance(err, NodesError):
+            return "order"
         words = (word for word, kind in LASTING.items() if isinstance(err, kind) and word != "policy")
         return said[1] if said else next(words, ABSENT if isinstance(err, AbsentError) else NODES)
     return "code" if _is_mistake(err) else NODES

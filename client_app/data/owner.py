@@ -273,8 +273,8 @@ def check_tests(owner: Owner, client: str, rows: int) -> None:
     if 0 < rows < owner.min_examples:
         raise RefusedError(
             f"policy: min-examples = {owner.min_examples}; loss and metrics of client {client} would be of "
-            f"{rows} test examples. Raise the run-config key local-test-fraction, or the owner lowers "
-            "min-examples in kit.toml"
+            f"{rows} test examples. Raise the run-config key local-test-fraction, give data that have a test "
+            "part more test examples, or the owner lowers min-examples in kit.toml"
         )
 
 

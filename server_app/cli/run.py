@@ -29,6 +29,7 @@ from server_app.cli.common import (
     remove,
     sigterm_is_ctrl_c,
 )
+from server_app.cli.keyed import KeyedCommand
 from task import portable
 from task.errors import ConfigError
 from task.flower.names import untested
@@ -41,9 +42,10 @@ app = typer.Typer()
 
 
 @app.command(
+    cls=KeyedCommand,
     epilog="Examples: [bold]bouquet run --recipe demo[/bold]  ·  "
     '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]  ·  '
-    "[bold]bouquet run --link kits/link --recipe demo --node-names ward-1,ward-3[/bold]"
+    "[bold]bouquet run --link kits/link --recipe demo --node-names ward-1,ward-3[/bold]",
 )
 def run(
     recipe: Recipe = "",
@@ -213,8 +215,9 @@ def _detaching(folder: Path, name: str) -> Iterator[None]:
 
 
 @app.command(
+    cls=KeyedCommand,
     epilog="Examples: [bold]bouquet federation --recipe demo --nodes 3[/bold]  ·  "
-    "[bold]bouquet federation --recipe slow-line --bandwidth 256kbit[/bold]"
+    "[bold]bouquet federation --recipe slow-line --bandwidth 256kbit[/bold]",
 )
 def federation(
     recipe: Recipe = "",

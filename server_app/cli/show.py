@@ -19,6 +19,7 @@ from server_app.cli.common import (
     names_of_algorithms,
     read_keys,
 )
+from server_app.cli.keyed import KeyedCommand
 from task.errors import ConfigError
 from task.text import plain
 
@@ -72,7 +73,8 @@ def list_recipes() -> None:
 
 
 @app.command(
-    epilog='Example: [bold]bouquet data -c \'dataset="mnist" partition="shards" num-clients=100\'[/bold]'
+    cls=KeyedCommand,
+    epilog='Example: [bold]bouquet data -c \'dataset="mnist" partition="shards" num-clients=100\'[/bold]',
 )
 def data(
     recipe: Recipe = "",

@@ -33,7 +33,7 @@ from flwr.clientapp import ClientApp
 
 from server_app.deploy.host.processes import how_the_work_ended
 from server_app.engines.handover import receive, send
-from task.errors import BouquetError
+from task.errors import BouquetError, with_kind
 from task.numerics import pages
 from task.numerics.devices import gpus_here
 from task.references import place
@@ -191,7 +191,7 @@ def _serve(pipe: Connection, number: int, gpus: int, make_app: MakeApp) -> None:
         except BouquetError as err:
             answer = _Failure(str(err), "")
         except Exception as err:  # it goes to the driver with its traceback
-            answer = _Failure(place(err), traceback.format_exc())
+            answer = _Failure(with_kind(err, place(err)), traceback.format_exc())
         send(pipe, answer)
         del answer, message  # and their arrays, while no one waits for this process
         free()

@@ -86,9 +86,19 @@ def neighbours(path: Path) -> str:
     return f"{path.parent} has {some(names) or 'no runs'}.{meant}"
 
 
+def _elsewhere(name: str) -> str:
+    """Return in words which other folders of runs lie near, such as a kit's, and whether one has this run."""
+    places = [place for form in ("*/runs", "*/*/runs") for place in sorted(Path().glob(form))]
+    found = [place for place in places if any((run / CONFIG).exists() for run in place.iterdir())]
+    same = next((place / name for place in found if (place / name / CONFIG).exists()), None)
+    meant = f' Did you mean "{same}"?' if same else ""
+    return f" Runs are in {some([str(place) for place in found])}, too.{meant}" if found else ""
+
+
 def no_run(expected: str, run: Path) -> ConfigError:
     """Return the error about a run that a command names and that is not there."""
-    return ConfigError(f"{expected}; got {run}. {neighbours(place_of(run))}")
+    more = _elsewhere(run.name) if len(run.parts) == 1 else ""
+    return ConfigError(f"{expected}; got {run}. {neighbours(place_of(run))}{more}")
 
 
 def is_one_folder(name: str) -> bool:

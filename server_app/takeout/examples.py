@@ -24,7 +24,7 @@ from task.datasets.column_types import RUN, opened, read_types
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
 from task.datasets.description import Description
-from task.datasets.encode import LARGEST, CellError, Encoder, number
+from task.datasets.encode import LARGEST, CellError, Encoder, WrongCells, number
 from task.datasets.header import SPLIT, TypedColumn, read_column
 from task.datasets.hub import saved_arrays
 from task.datasets.images import read_pictures
@@ -60,7 +60,7 @@ def read_examples(path: Path, card: ModelCard) -> Input:
     """Return the examples of a file or folder.
 
     Raises:
-        DataError: They cannot be read, or are not what the model reads; names file, line and column.
+        DataError: They cannot be read, or are not what the model reads; names file, lines and columns.
     """
     if not path.exists():
         raise DataError(
@@ -95,15 +95,20 @@ def _csv(path: Path, card: ModelCard) -> Input:
     if not lines:
         raise DataError(f"{path}: expected at least one row below the header; got none")
     at = {name: i for i, name in enumerate(header)}
-    encoder = Encoder(features, keep_missing=card.config.data.missing != "refuse")
+    encoder, wrong = Encoder(features, keep_missing=card.config.data.missing != "refuse"), WrongCells()
 
     def code(line: int, feature: TypedColumn, cell: str) -> float:
         try:
             return encoder.code(feature, cell)
         except CellError as err:
-            raise DataError(f'{path}, line {line}, column "{feature.name}": expected {err.args[0]}') from None
+            said = f'{path}, line {line}, column "{feature.name}": expected {err}'
+            wrong.add(feature.name, said, err.todo)
+            return math.nan
 
-    x = encoder.encoded([[code(line, f, cells[at[f.name]]) for f in features] for line, cells in lines])
+    codes = [[code(line, f, cells[at[f.name]]) for f in features] for line, cells in lines]
+    if wrong:
+        raise DataError(str(wrong))
+    x = encoder.encoded(codes)
     card = replace(card, columns=(*map(str, features), ", ".join(targets)))
     given = [name for name in targets if name in header]
     if given and len(given) < len(targets):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from strategies.engine.journal import Journal, Snapshot
-from strategies.engine.refusals import refused_for_good, short_again, too_few_replies
+from strategies.engine.refusals import ALIKE, failed_again, refused_for_good, too_few_replies
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import RoundContext
 from strategies.engine.stage import Leave
@@ -22,6 +23,7 @@ from strategies.membership.client_registry import ClientRegistry
 from task.config.attack_section import ATTACK_SUCCESS
 from task.config.sections import ServerConfig
 from task.errors import BouquetError
+from task.features import against_divergence
 from task.numerics.arrays import Arrays
 from task.numerics.plateau import MEASURES, plateau
 from task.text import logger
@@ -103,7 +105,11 @@ class Loop:
         self._measured: list[dict[str, Any]] = []  # by round, what `task.numerics.plateau` goes by
         self._trained = False  # whether a round changed the model, or could have
         self._unused: dict[str, RejectedReply] = {}  # by client, its last reply that was not used
-        self._short: set[str] = set()  # clients whose nodes lacked memory in two rounds
+        self._again: set[str] = set()  # clients that failed twice for one reason
+        self._usable = False  # whether any client has given a usable reply
+        self._idle = 0  # rounds in a row that left the model as it was
+        self._warned = False  # whether a remark has said that the loss is not finite
+        self._stuck = False  # whether later rounds would leave it so, too
 
     def run(self) -> Result:
         """Run the remaining rounds.
@@ -126,7 +132,7 @@ class Loop:
                     )
                     break
                 log = self._round(server_round)
-                self._last, over = server_round, rounds.finished()
+                self._last, over = server_round, rounds.finished() or self._stuck
                 write_down = partial(self._write_down, log, rounds.snapshot(server_round))
                 evaluate = partial(self._evaluate, log, rounds.record(), over)
                 later: list[Callable[[], None]] = [write_down]
@@ -202,19 +208,14 @@ class Loop:
             log.add(*self.rounds.engine.take_done())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
-            self._short |= short_again(self._unused, log.quarantined)
-            self._unused |= {line.client: line for line in log.quarantined}
+            self._note(log)
             if trained is not None:
                 self.result.train_metrics_clientapp[server_round] = trained
         if server_round > 0 or last:
             self._ask_clients(log)
         if server_round > 0:
             self._after_round(log)
-            dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
-            self._trained = self._trained or not log.values["skipped"] or dropped
-            if not self._trained and (error := self._nothing_trained(server_round)):
-                self._await_recording()
-                self.journal.nothing_trained(error)
+            self._end_if_stuck(server_round)
         for stage in self.rounds.engine.stages:
             log.spent(stage.row(), secret=stage.hides)
         return log
@@ -236,21 +237,59 @@ class Loop:
             head = "expected at least one client that evaluates the model"
             raise too_few_replies(head, lines.values(), lasting)
 
-    def _nothing_trained(self, server_round: int) -> BouquetError | None:
-        """Return the error of a run in which no round has trained; None if a later round still may."""
-        last = server_round == self.num_rounds
-        least, names = max(self.server.min_replies, 1), self.rounds.registry.names
-        lasting = refused_for_good(self._unused, names, least, before_end=not last, short=self._short)
-        if not (last or lasting):
+    def _note(self, log: RoundLog) -> None:
+        """Note whose replies a round did not use; what earlier ones did not use counts until one trains."""
+        dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
+        self._usable = self._usable or bool(log.values["answered"])
+        if not log.values["skipped"] or dropped or log.values["rolled_back"] is not None:
+            self._trained, self._idle = True, 0
+            self._unused, self._again = {}, set()
+            return
+        self._idle += 1
+        self._again |= failed_again(self._unused, log.quarantined)
+        self._unused |= {line.client: line for line in log.quarantined}
+
+    def _end_if_stuck(self, server_round: int) -> None:
+        """End a run whose later rounds cannot train; what it has trained so far is its result.
+
+        Raises:
+            BouquetError: It has not trained.
+        """
+        if self._trained:
+            error = self._lasting_error(server_round) if self._idle > 1 else None
+            if error and server_round < self.num_rounds:
+                self._stuck = True
+                self.journal.remark(f"warning: the run ends after round {server_round}: {error}")
+        elif error := self._lasting_error(server_round):
+            self._await_recording()
+            self.journal.nothing_trained(error)
+
+    def _lasting_error(self, server_round: int) -> BouquetError | None:
+        """Return the error of the rounds that left the model as it is; None if a later one may train.
+
+        A run that has trained and then diverges may recover, so replies that the gate refused don't count.
+        """
+        last, registry = server_round == self.num_rounds, self.rounds.registry
+        unused = {c: line for c, line in self._unused.items() if not (self._trained and line.field)}
+        again, names, wanted = self._again, registry.names, max(self.server.min_replies, 1)
+        least = wanted
+        if not self._usable and self._idle > 1 and len(unused) >= ALIKE:
+            again, names, least = set(unused), tuple(unused), 1
+        lasting = refused_for_good(unused, names, least, before_end=not last, again=again)
+        if not (lasting or (last and not self._trained)):
             return None
-        begin = max(self._begin, 1)
-        rounds = f"round {begin}" if server_round == begin else f"rounds {begin} to {server_round}"
+        begin = server_round + 1 - self._idle
+        rounds = f"round {begin}" if self._idle == 1 else f"rounds {begin} to {server_round}"
         why = self.rounds.why_kept
         head = (
-            f'{rounds}: expected at least {least} usable replies (run-config key "min-replies") in one of '
+            f'{rounds}: expected {wanted} or more usable replies (run-config key "min-replies") in one of '
             f"them; the model is unchanged{f' ({why})' if why else ''}"
         )
-        return too_few_replies(head, self._unused.values(), lasting)
+        return too_few_replies(head, unused.values(), lasting, self._remedy)
+
+    @property
+    def _remedy(self) -> str:
+        return against_divergence(self.rounds.engine.config)
 
     def _evaluate(self, log: RoundLog, arrays: ArrayRecord, over: bool) -> None:
         """Evaluate the model after a round, if it is due. Reads nothing that the next round changes.
@@ -266,7 +305,17 @@ class Loop:
                     further[ATTACK_SUCCESS] = central[ATTACK_SUCCESS]
                 log.measured(further)
                 log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
+                self._check_loss(log)
         log.clock.lap("evaluate")
+
+    def _check_loss(self, log: RoundLog) -> None:
+        """Say once that the loss is not finite, and why that may be."""
+        loss = log.values["loss"]
+        if self._warned or not isinstance(loss, float) or math.isfinite(loss):
+            return
+        self._warned = True
+        more = f". {self._remedy}" if self._remedy else ""
+        self.journal.remark(f"warning: round {log.round}: the model's test loss is {loss}: it diverged{more}")
 
     def _write_down(self, log: RoundLog, snapshot: Snapshot) -> None:
         """Report a round to the journal. Reads nothing that the next round changes."""

@@ -13,6 +13,9 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
     from task.wire.messages import RejectedReply
 
 SHOWN = 3  # reasons
+# Kinds that one round does not prove: numbers too large, or a message that a node could not read for once.
+SECOND_TIME = ("reply", "order")
+ALIKE = 10  # clients that stand for all, if none has given a usable reply in any round
 ADVICE = {
     "config": "Correct that, and start the run again.",
     "data": "Correct these data, and resume the run.",
@@ -26,6 +29,10 @@ ADVICE = {
         "The same training gives the same replies: change what the run does (if numbers are too large, a "
         "smaller learning-rate), and start it again."
     ),
+    "order": (
+        "The same messages fail again: change what the run asks for, and start it again; if its keys are "
+        "right, that is a bug."
+    ),
     "memory": (
         "A second try failed, too: give these nodes more memory, or make the run need less (a "
         "smaller model or batch-size, stack = 1), and start it again."
@@ -35,19 +42,29 @@ REPAIR = "Repair the nodes and resume the run."
 
 
 def reasons(lines: Iterable[RejectedReply]) -> str:
-    """Return the distinct reasons of unused replies, with the clients."""
-    clients: dict[str, list[str]] = {}
+    """Return the distinct reasons of unused replies, with the clients; of figures the first is shown."""
+    found: dict[tuple[str, str], list[RejectedReply]] = {}
     for line in lines:
-        where = f"field {line.field!r}: expected {line.expected}; got " if line.field else ""
-        clients.setdefault(where + line.got, []).append(line.client)
-    found = [f"client {some(names)}: {why}" for why, names in list(clients.items())[:SHOWN]]
-    if len(clients) > SHOWN:
-        found.append(f"and {sum(map(len, list(clients.values())[SHOWN:]))} more clients")
-    return "; ".join(found)
+        key = (line.field, line.expected) if line.field else ("", line.got)
+        found.setdefault(key, []).append(line)
+    said = []
+    for alike in list(found.values())[:SHOWN]:
+        first = alike[0]
+        where = f"field {first.field!r}: expected {first.expected}; got " if first.field else ""
+        said.append(f"client {some([line.client for line in alike])}: {where}{first.got}")
+    if len(found) > SHOWN:
+        said.append(f"and {sum(map(len, list(found.values())[SHOWN:]))} more clients")
+    return "; ".join(said)
 
 
 def _kind(line: RejectedReply) -> str:
     return kind_of_reply(line.field, line.got)
+
+
+def _doubtful(line: RejectedReply) -> str:
+    """Return the kind of a reason that lasts if the next reply has it, too; "" of any other."""
+    kind = "memory" if of_memory(line.got) else _kind(line)
+    return kind if kind in ("memory", *SECOND_TIME) else ""
 
 
 def refused_for_good(
@@ -56,42 +73,44 @@ def refused_for_good(
     least: int,
     *,
     before_end: bool = False,
-    short: Collection[str] = (),
+    again: Collection[str] = (),
 ) -> list[RejectedReply]:
     """Return the replies, by client, for whose reasons a run can never have enough; [] if it may yet.
 
-    `names` are the clients that are online. A reply that the gate refused may be better `before_end`, in the
-    next round, though not if the last round is done again. `short` are clients whose nodes lacked memory in
-    two rounds.
+    `names` are the clients that are online. A reply of the kinds `SECOND_TIME` may be better `before_end`, in
+    the next round, though not if the last round is done again. `again` are clients that have failed twice.
     """
     lasting = {
         c: line
         for c, line in lines.items()
-        if c in short or (_kind(line) and not (before_end and _kind(line) == "reply"))
+        if (c in again and _doubtful(line))
+        or (_kind(line) and not (before_end and _kind(line) in SECOND_TIME))
     }
     left = len(names) - sum(name in lasting for name in names)
     return list(lasting.values()) if lasting and left < least else []
 
 
-def short_again(before: Mapping[str, RejectedReply], lines: Iterable[RejectedReply]) -> set[str]:
-    """Return the clients whose nodes lack memory in `lines`, and lacked it in their replies `before`."""
+def failed_again(before: Mapping[str, RejectedReply], lines: Iterable[RejectedReply]) -> set[str]:
+    """Return the clients that failed `before` as they do in `lines`, which they will do a third time."""
     return {
         line.client
         for line in lines
-        if of_memory(line.got) and line.client in before and of_memory(before[line.client].got)
+        if (kind := _doubtful(line)) and line.client in before and _doubtful(before[line.client]) == kind
     }
 
 
 def too_few_replies(
-    head: str, lines: Collection[RejectedReply], lasting: Collection[RejectedReply]
+    head: str, lines: Collection[RejectedReply], lasting: Collection[RejectedReply], remedy: str = ""
 ) -> BouquetError:
     """Return the error of a run that has too few usable replies: the reasons, and what to do about them.
 
-    `lasting` are those of `lines` that a retry would not change, if these alone are too many.
+    `lasting` are those of `lines` that a retry would not change, if these alone are too many. `remedy` is
+    what this run could do about numbers that are too large.
     """
     if lasting:
         kind, _ = Counter(_kind(line) or "memory" for line in lasting).most_common(1)[0]
-        return LASTING[kind](f"{head}: {reasons(lasting)}. {ADVICE[kind]}")
+        more = f" {remedy}" if remedy and any(line.diverged for line in lasting) else ""
+        return LASTING[kind](f"{head}: {reasons(lasting)}. {ADVICE[kind]}{more}")
     return NodesError(f"{head}{': ' + reasons(lines) if lines else ''}. {REPAIR}")
 
 

@@ -4,9 +4,10 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from task.config.data_paths import keys_of_path, path_in
 from task.config.read import defaults, flatten, read_toml
 from task.config.sections import Value
 from task.errors import ConfigError
@@ -34,7 +35,8 @@ def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
             if expected := next((told for key in wrong if (told := _misspelt(key, pairs[key]))), ""):
                 raise ConfigError(f"-c: {expected}")
             ours = " ".join(
-                f"{key}={_corrected(key, text) if key in wrong else text}" for key, text in pairs.items()
+                _corrected(key, text, pairs) if key in wrong else f"{key}={text}"
+                for key, text in pairs.items()
             )
             raise ConfigError(
                 f"-c: {key}: expected a number, true, false, or a text in double quotes; got {text}. "
@@ -101,9 +103,12 @@ def _misspelt(key: str, text: str) -> str:
     return ""
 
 
-def _corrected(key: str, text: str) -> str:
-    """Return what the user probably meant by a value that is not TOML."""
-    kind = _kind(key)
+def _corrected(key: str, text: str, pairs: Collection[str]) -> str:
+    """Return the pair that the user probably meant by a value that is not TOML."""
+    kind, bare = _kind(key), text.strip("\"'")
+    forms, path = path_in(bare) if key == "dataset" else ((), "")
+    if len(forms) == 1:
+        return f'dataset="{forms[0]}"' if "data-path" in pairs else keys_of_path(forms, path)
     if kind in (int, float):
-        return repr(kind(text))
-    return text.lower() if kind is bool else json.dumps(text.strip("\"'"), ensure_ascii=False)
+        return f"{key}={kind(text)!r}"
+    return f"{key}={text.lower() if kind is bool else json.dumps(bare, ensure_ascii=False)}"

@@ -12,7 +12,10 @@ from task.config.when import (
     CHOSEN_STEPS,
     FILLED,
     HEAD,
+    MEASURED,
+    SET_ASIDE,
     STEPS,
+    TESTED,
     TRAINS,
     WAITING,
     Conditions,
@@ -74,6 +77,7 @@ class Section:
 
 
 TABLES = ("arrow", "breast-cancer", "csv", "npz")  # data sets whose columns a run can prepare
+OWN_FORMS = ("arrow", "csv", "imagefolder", "npz")  # of the files that `data-path` names
 _TABLE = When("dataset", TABLES)
 
 
@@ -84,7 +88,7 @@ class DataConfig(Section):
     data_dir: str = knob("", 'folder with the raw data; "" = $BOUQUET_DATA, else ~/.cache/bouquet/data')
     cache_dir: str = knob("", 'decoded data and partitions; "" = $BOUQUET_CACHE, else ~/.cache/bouquet')
     data_path: str = knob(
-        "", "file or folder for arrow, csv, imagefolder, npz; a node's own data-path overrides it"
+        "", f"file or folder for {', '.join(OWN_FORMS)}; a node's own data-path overrides it"
     )
     column_types: str = knob(
         "",
@@ -112,6 +116,7 @@ class DataConfig(Section):
             "survival",
             "tagging",
         ),
+        when=MEASURED,
     )
     inputs: str = knob(
         "auto",
@@ -172,7 +177,11 @@ class DataConfig(Section):
         1, "fewest examples of a client; a partition with a smaller client is refused", low=1
     )
     local_test_fraction: float = knob(
-        0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9
+        0.1,
+        "share of a client's examples kept for its own test; 0 = none",
+        low=0,
+        high=0.9,
+        when=(TESTED, SET_ASIDE),
     )
     max_examples: int = knob(0, "use only this number of training examples, drawn by seed; 0 = all", low=0)
     missing: str = knob(
@@ -375,6 +384,7 @@ class ServerConfig(Section):
         "share of the clients that evaluate; -1 = all if models are personal or nothing is trained, else 0",
         low=-1,
         high=1,
+        when=TESTED,
     )
     fraction_heldout: float = knob(
         0.0, "share of the clients that never train and are evaluated at the end; 0 = none", low=0, below=1
@@ -383,14 +393,14 @@ class ServerConfig(Section):
         False, "after the last round, test each client's own model at every client; changes no model"
     )
     evaluate_every: int = knob(
-        1, "rounds between central evaluations; 0 = never", low=0, when=When("he", (False,))
+        1, "rounds between central evaluations; 0 = never", low=0, when=(MEASURED, When("he", (False,)))
     )
     norms: bool = knob(False, "write the norm of each client's update to clients.jsonl; changes no model")
     gradient_dissimilarity: bool = knob(
         False, "with each central evaluation, measure how much clients' gradients differ; changes no model"
     )
     client_evaluate_every: int = knob(
-        1, "rounds between client-side evaluations", low=1, when=When("fraction-evaluate")
+        1, "rounds between client-side evaluations", low=1, when=(TESTED, When("fraction-evaluate"))
     )
     selection: str = knob(
         "uniform", "selection policy: uniform, proportional, power-of-choice, oort, fedcs, cycle"

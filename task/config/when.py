@@ -70,6 +70,13 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
 # So do all sites in every question of a statistic.
 AVERAGED = but_algorithms(lambda entry: entry.vertical or entry.statistics)
 TRAINS = but_algorithms(lambda entry: not entry.learns)
+# An analysis gives a table of all rows; some have rows set aside and measured, if at all, at the clients.
+MEASURED = but_algorithms(lambda entry: entry.statistics)
+TESTED = but_algorithms(lambda entry: entry.statistics and not entry.tested)
+SET_ASIDE = but_algorithms(
+    lambda entry: entry.statistics and entry.tested == "asked",
+    other=When("fraction-evaluate", (-1.0, 0.0), but=True),
+)
 # Statistics, and algorithms that learn from missing values, read the cells of a table as they are.
 FILLED = but_algorithms(lambda entry: entry.statistics or entry.missing_values)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)

@@ -1,7 +1,6 @@
 """The data sets a run can name, by name."""
 
-import re
-
+from task.config.data_paths import keys_of_path, path_in
 from task.datasets import (
     domains,
     generated,
@@ -117,29 +116,18 @@ _BROUGHT = DatasetSpec("your own code", "package.module:name", "", user_loader.l
 _HUB = DatasetSpec("of Hugging Face", "hf:OWNER/NAME or hf:FOLDER", "", hub.locate, hub.decode)
 
 
-OWN_FORMS = tuple(name for name, spec in DATASETS.items() if spec.own)  # of files that `data-path` names
-_WITH_FORM = re.compile(r"\s*([\w-]+?)\s*(?:[:=]|\s)\s*(.*?)\s*", re.DOTALL)
-_FILE = re.compile(r".*\.(csv|tsv|txt|npz|zip|gz|arrow|parquet|jsonl?|xlsx?)", re.IGNORECASE)
-
-
 def check_no_path(name: str) -> None:
     """Refuse a path in place of a data set's name, or behind the name of its form.
 
     Raises:
         ConfigError: With the keys to type.
     """
-    found = _WITH_FORM.fullmatch(name)
-    form = found and re.sub("[_-]", "", found[1].lower())
-    if found and form in OWN_FORMS:
-        path, forms = found[2] or "PATH", f'dataset="{form}"'
-    elif not is_hub(name) and (re.search(r"[/\\]", name) or _FILE.fullmatch(name)):
-        path, forms = name.strip(), " or ".join(f'dataset="{form}"' for form in OWN_FORMS)
-    else:
-        return
-    raise ConfigError(
-        f'run-config key "dataset": expected the path in a key of its own, {forms} data-path="{path}"; got '
-        f'"{name}"'
-    )
+    forms, path = path_in(name)
+    if forms:
+        raise ConfigError(
+            'run-config key "dataset": expected the path in a key of its own, '
+            f'{keys_of_path(forms, path)}; got "{name}"'
+        )
 
 
 def spec_of(name: str) -> DatasetSpec:

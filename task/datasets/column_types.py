@@ -188,8 +188,13 @@ def texts_in(
     return tuple(found)
 
 
-def untyped(said: str, columns: tuple[TypedColumn, ...], request: Request, also: str = "") -> UntypedError:
-    """Return the error about columns of text without a type, which prints all types to paste."""
+def untyped(
+    said: str, columns: tuple[TypedColumn, ...], request: Request, also: str = "", more: str = ""
+) -> UntypedError:
+    """Return the error about columns of text without a type, which prints all types to paste.
+
+    `also` stays on this machine, `more` marks what does.
+    """
     unknown = {of[1] for c in columns if (of := _OTHER.search(c.name)) and of[1] not in TYPES}
     if unknown:
         said_to_be = " and ".join(f'"{word}"' for word in sorted(unknown))
@@ -198,6 +203,6 @@ def untyped(said: str, columns: tuple[TypedColumn, ...], request: Request, also:
     return UntypedError(
         f"{said}. Give each column of text a type, with the values of all sites: in the run-config key "
         f"{KEY}{local(as_key(columns).removeprefix(KEY), '')}, or in the header; the owner of a node also "
-        f"with --{KEY}.{local(also, '')}",
+        f"with --{KEY}.{local(also, '')}{' ' if more else ''}{more}",
         columns,
     )

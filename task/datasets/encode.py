@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,60 @@ def is_text(cell: str) -> bool:
     return math.isnan(number(cell)) and not _MARKED.fullmatch(cell.replace("_", ""))
 
 
+TYPELESS = "Correct it; a column of text needs a type"
+SHOWN = 5  # columns with the same remedy that an error names
+
+
 class CellError(ValueError):
-    """A cell does not fit its column; the text says what was expected and found."""
+    """A cell does not fit its column; the text says what was expected and found, `todo` what to do."""
+
+    def __init__(self, said: str, todo: str) -> None:
+        super().__init__(said)
+        self.todo = todo
 
 
-class TextError(CellError):
-    """A cell is text in a column that has no type."""
+class WrongCells:
+    """Everything that is wrong in the cells of a table, for one error: by remedy and column, the first cell.
+
+    How many there are stays on this machine.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, dict[str, str]] = {}
+        self._count: Counter[tuple[str, str]] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def add(self, column: str, said: str, todo: str) -> None:
+        """Note a cell; `said` has its place, what was expected and what was found."""
+        self._first.setdefault(todo, {}).setdefault(column, said)
+        self._count[todo, column] += 1
+
+    def has(self, todo: str) -> bool:
+        """Return whether a cell has this remedy."""
+        return todo in self._first
+
+    def pop(self, todo: str, columns: Collection[str]) -> str:
+        """Forget these columns' cells with a remedy; return what was said of the first, or ""."""
+        found = self._first.get(todo, {})
+        gone = [found.pop(name) for name in list(found) if name in columns]
+        if not found:
+            self._first.pop(todo, None)
+        return gone[0] if gone else ""
+
+    def __str__(self) -> str:
+        return " ".join(f"{self._cells(todo)}. {todo}." for todo in self._first)
+
+    def _cells(self, todo: str) -> str:
+        columns = self._first[todo]
+        said = []
+        for column, first in list(columns.items())[:SHOWN]:
+            more = self._count[todo, column] - 1
+            said.append(first + (local(f" (and {more} more)") if more else ""))
+        if len(columns) > SHOWN:
+            said.append(f"and {len(columns) - SHOWN} more columns")
+        return "; ".join(said)
 
 
 class Encoder:
@@ -67,7 +116,8 @@ class Encoder:
             value = number(cell)
             if 0 <= value <= LARGEST_ID and value.is_integer():
                 return value
-            raise CellError(f'the id of a token, a number 0, 1, ...; got "{local(cell)}". Correct the cell.')
+            said = f'the id of a token, a number 0, 1, ...; got "{local(cell)}"'
+            raise CellError(said, "Correct the cell")
         if places is None:
             value = number(cell)
             if abs(value) <= LARGEST:
@@ -82,15 +132,14 @@ class Encoder:
             if not missing and not column.values and "|" not in cell:
                 return places.setdefault(cell, len(places))
             expected = f"one of {local(', '.join(places))}" if column.values else 'a value without "|"'
-        todo = "Correct it; a column of text needs a type"
+        todo = TYPELESS
         if places is not None:
             todo = "Correct it, or add the value to the list of the column's type, at all sites alike"
         if places is None and _MARKED.fullmatch(cell):
             todo = "Write numbers with a decimal point and without other marks, as in 1234.5"
         if missing:
             todo = 'Fill it in, or set the run-config key missing="mean" (or "zero")'
-        kind = TextError if not column.type and not missing and is_text(cell) else CellError
-        raise kind(f'{expected}; got "{local(cell)}". {todo}.')
+        raise CellError(f'{expected}; got "{local(cell)}"', todo)
 
     def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:
         """Return the codes of all rows, [N, features], as a model reads them, [N, d]."""

@@ -10,6 +10,7 @@ The labels of a node's own file must be whole numbers 0 .. num-classes - 1, unle
 classes: nodes have no other way to agree on them.
 """
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.column_types import declared_in, nearest, texts_in, untyped
 from task.datasets.csv_rows import rows_of
-from task.datasets.encode import CellError, Encoder, TextError
+from task.datasets.encode import TYPELESS, CellError, Encoder, WrongCells
 from task.datasets.folders import listed, visible
 from task.datasets.header import CLIENT, MISSING, SPLIT, TypedColumn, check_alike, parse_header, targets_of
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
@@ -30,6 +31,8 @@ from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, spelling, targets
 from task.errors import DataError, local
 from task.inputs import SEQUENCES, packed
+
+FILL = "Fill it in or remove the line"
 
 
 def locate_csv(request: Request) -> Source:
@@ -57,6 +60,7 @@ class _Table:
         self._ids: list[str] = []
         self.aside: tuple[str, ...] = ()  # names of columns that no model reads, for groups of people
         self.empty: list[str] = []  # names of files without a row below the header
+        self._wrong = WrongCells()
 
     def read(self, path: Path, owner: str | None) -> None:
         """Append the rows of one file."""
@@ -134,26 +138,23 @@ class _Table:
         for column in self.columns:
             if column.type == "id":
                 if row[column.name].lower() in MISSING:
-                    raise self._refused(
-                        path, line, column, "an id; the cell is empty. Fill it in or remove the line."
-                    )
+                    self._refuse(path, line, column, "an id; the cell is empty", FILL)
                 self._ids.append(unicodedata.normalize("NFC", row[column.name]))
         # In a table of statistics the target is a column like others.
         required = not (self.request.doubles and self.request.keep_missing)
         for column, label in zip(self.targets, labels, strict=True):
             if required and label.lower() in MISSING and label not in column.values:
                 got = f'got "{local(label)}"' if label else "the cell is empty"
-                todo = "Fill it in or remove the line; a class of that name is listed"
-                raise self._refused(path, line, column, f"a label; {got}. {todo}, as in name:target(a|b).")
+                todo = f"{FILL}; a class of that name is listed, as in name:target(a|b)"
+                self._refuse(path, line, column, f"a label; {got}", todo)
         if owner is None and of_owner:
             owner = row[of_owner.name]
             if not owner:
-                todo = "a name; the cell is empty. Fill it in or remove the line."
-                raise self._refused(path, line, of_owner, todo)
+                self._refuse(path, line, of_owner, "a name; the cell is empty", FILL)
         part = ""
         if of_part and not (part := part_of(row[of_part.name])):
             words = f'train, test or validation; got "{local(row[of_part.name])}"'
-            raise self._refused(path, line, of_part, words)
+            self._refuse(path, line, of_part, words, "Correct the cell")
         x = [self._value(path, line, column, row[column.name]) for column in self.encoder.features]
         return Row(path, line, x, labels, owner, part, tuple(row[name] for name in self.aside))
 
@@ -161,16 +162,27 @@ class _Table:
         try:
             return self.encoder.code(column, cell)
         except CellError as err:
-            found = self.texts() if isinstance(err, TextError) else ()
-            if column.name in (c.name for c in found):
-                there = [c.name for c in self.here]
-                also = (f" {name!r} is no column.{nearest(name, there)}" for name in sorted(self.lacks))
-                said = f'{self._place(path, line, column)}: expected a number; got "{local(cell)}"'
-                raise untyped(said, found, self.request, "".join(also)) from None
-            raise self._refused(path, line, column, str(err.args[0])) from None
+            self._refuse(path, line, column, str(err), err.todo)
+            return math.nan
 
-    def _refused(self, path: Path, line: int, column: TypedColumn, words: str) -> DataError:
-        return DataError(f"{self._place(path, line, column)}: expected {words}")
+    def _refuse(self, path: Path, line: int, column: TypedColumn, words: str, todo: str) -> None:
+        self._wrong.add(column.name, f"{self._place(path, line, column)}: expected {words}", todo)
+
+    def check_cells(self) -> None:
+        """Refuse the table if cells do not fit their columns.
+
+        Raises:
+            UntypedError: Columns of text have no type; it also says what else is wrong.
+            DataError: Naming the first wrong cell of each column.
+        """
+        found = self.texts() if self._wrong.has(TYPELESS) else ()
+        said = self._wrong.pop(TYPELESS, [column.name for column in found])
+        if said:
+            there = [c.name for c in self.columns]
+            also = "".join(f" {name!r} is no column.{nearest(name, there)}" for name in sorted(self.lacks))
+            raise untyped(said, found, self.request, also, str(self._wrong))
+        if self._wrong:
+            raise DataError(str(self._wrong))
 
     def _place(self, path: Path, line: int, column: TypedColumn) -> str:
         number = [c.name for c in self.here].index(column.name) + 1
@@ -183,6 +195,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
     table, where = _Table(request, source.files), str(source.files[0])
     for path in source.files:
         table.read(path, path.stem if source.keys["folder"] else None)
+    table.check_cells()
     if not table.rows:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
     rows, tests, notes = _used(table.rows)

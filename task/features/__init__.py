@@ -72,6 +72,11 @@ def check_features(config: Config, entry: Algorithm, contract: Algorithm) -> Non
             raise ConfigError(f"run-config key {why}")
 
 
+def against_divergence(config: Config) -> str:
+    """Return the sentences that name features as remedies for a loss or model that is not finite."""
+    return " ".join(said for feature in FEATURES if (said := feature.against_divergence(config)))
+
+
 def fewest_nodes(config: Config) -> tuple[int, str]:
     """Return how few nodes a run may have, and the setting that says so."""
     return max((feature.nodes(config) for feature in active(config, config.entry)), default=(1, ""))

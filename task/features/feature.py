@@ -51,6 +51,8 @@ class Feature:
     unsimulated: Callable[[Config], str] = lambda config: ""
     # Returns the run's config with what follows from its data, where these are the same for all clients.
     reads: Callable[[Config, Dataset], Config] = lambda config, data: config
+    # Returns the sentence that names it as a remedy for a loss or model that is not finite; "" = it is none.
+    against_divergence: Callable[[Config], str] = lambda config: ""
     refuses_model: Callable[[Config, Tensors], str] = lambda config, tensors: ""  # the same, of its model
     # What a ClientApp, or a loop around the rounds, that is not Bouquet's cannot do under some settings.
     stock_clients: tuple[tuple[tuple[Setting, ...], str], ...] = ()

@@ -17,7 +17,7 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
 from task.config.algorithm_sections import AlgorithmKeys
 from task.config.personal_sections import PersonalKeys
-from task.config.read import knobs
+from task.config.read import as_run_config, knobs, read_checked
 from task.config.when import Value, When, as_toml
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
@@ -123,23 +123,34 @@ def models_in(run: Mapping[str, Any]) -> str:
     return "" if unmet("model", given) else str(run.get("model") or "")
 
 
-def unread(run: Mapping[str, Value], defaults: Mapping[str, Value]) -> Iterator[tuple[str, When]]:
-    """Yield the keys that are not at their default though nothing in the run reads them, and why."""
-    for key, value in run.items():
-        if value != defaults[key] and (why := unmet(key, run)):
-            yield key, why
+def unread(
+    run: Mapping[str, Value], defaults: Mapping[str, Value], typed: Mapping[str, Value] | None = None
+) -> Iterator[tuple[str, When, Value]]:
+    """Yield the keys that were set though nothing in the run reads them, why, and their values.
+
+    `typed` are the keys as the user gave them, where the algorithm fixes some of the run's. A key is not set
+    that has its default or the value that the run has without it.
+    """
+    given = {**run, **(typed or {})}
+    odd = {key: why for key, value in given.items() if value != defaults[key] and (why := unmet(key, run))}
+    if not odd:
+        return
+    without = as_run_config(read_checked({key: value for key, value in given.items() if key not in odd}))
+    yield from ((key, why, given[key]) for key, why in odd.items() if given[key] != without[key])
 
 
-def check_read(run: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
-    """Refuse a run with a key that was set and that nothing reads.
+def check_read(
+    run: Mapping[str, Value], defaults: Mapping[str, Value], typed: Mapping[str, Value] | None = None
+) -> None:
+    """Refuse a run with a key that was set and that nothing reads; `typed` is that of `unread`.
 
     Raises:
         ConfigError: Naming the key, what would read it, and what the run has instead.
     """
-    for key, why in unread(run, defaults):
+    for key, why, value in unread(run, defaults, typed):
         raise ConfigError(
             f'run-config key "{key}": nothing in this run reads it; expected {why}, or the key left out '
-            f"(default {as_toml(defaults[key])}); got {as_toml(run[key])} with {why.key} = "
+            f"(default {as_toml(defaults[key])}); got {as_toml(value)} with {why.key} = "
             f"{as_toml(run[why.key])}"
         )
 

@@ -23,7 +23,7 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
     """
     config = read_checked(run_config)
     check_names(config)
-    check_read(as_run_config(config), defaults())
+    check_read(as_run_config(config), defaults(), flatten(run_config))
     return config
 
 
@@ -41,5 +41,6 @@ def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str,
     own = flatten(own)
     keys: dict[str, Any] = {**recipe, **own}
     run = as_run_config(read_checked(keys))
-    out = {key: str(why) for key, why in unread(run, defaults()) if key in recipe and key not in own}
+    found = unread(run, defaults(), keys)
+    out = {key: str(why) for key, why, _ in found if key in recipe and key not in own}
     return {key: value for key, value in keys.items() if key not in out}, out

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app.answer import answer
+from client_app.app import Answers
 from client_app.data.node import Node, open_node
 from client_app.stages.stage import Outcome
 from client_app.training.stacked import Perceptron
 from client_app.work import train_clients
 from client_app.works import WORK
 from task.catalogue.entry import Algorithm, evaluation_of
-from task.errors import FieldError, WireError
+from task.errors import BouquetError, DataError, FieldError, WireError
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from task.wire import messages as wire
@@ -84,7 +85,7 @@ def failing(victim: str, error: Exception) -> Callable[[str, wire.ClientUpdate],
     [
         (ValueError("disk\non  fire"), "a trained client", "code: ValueError: disk on fire"),
         (FieldError("arrays/w", "finite numbers", "NaN"), "finite numbers", "NaN"),
-        (WireError("no such thing"), "a trained client", "no such thing"),
+        (WireError("no such thing"), "a trained client", "order: no such thing"),
     ],
 )
 def test_a_failure_is_one_clients_and_the_others_reply_is_right(
@@ -100,6 +101,23 @@ def test_a_failure_is_one_clients_and_the_others_reply_is_right(
     assert reply.scalars["num-examples"] == [u.num_examples for u in uploads]
     want = linear(average([u.arrays["arrays"] for u in uploads], [u.num_examples for u in uploads]))
     assert far(linear(mean_of(node, reply)), want) < 1e-6
+
+
+def test_a_simulated_node_says_of_its_errors_whether_they_last() -> None:
+    """As a deployed one does; a bug is raised as it is, with its traceback."""
+    answers, context = Answers({}, simulation=True), Context(7, 5, {}, RecordDict(), {})
+    message: Any = None
+
+    def failing_with(err: Exception) -> Callable[[Message, Context], Message]:
+        def work(message: Message, context: Context) -> Message:
+            raise err
+
+        return work
+
+    with pytest.raises(BouquetError, match=r"^data: line 3$"):
+        answers.explained(message, context, failing_with(DataError("line 3")))
+    with pytest.raises(ValueError, match=r"^x$"):
+        answers.explained(message, context, failing_with(ValueError("x")))
 
 
 def test_a_failure_leaves_one_client_over(node: Node) -> None:

@@ -694,6 +694,7 @@ def test_of_a_link_on_this_machine_nothing_is_copied(tmp_path: Path, host: str) 
     assert [*next_steps(first)] == [
         f"link: bouquet link {out}/link",
         f"ward-1: bouquet node {out}/ward-1 --data PATH",
+        f"link: when the nodes are online, bouquet run --link {out}/link -c 'KEY=VALUE ...'",
     ]
     then = provision(out, renew=True)
     assert [*next_steps(then)] == [f"link: end it if it runs, and start it again: bouquet link {out}/link"]
@@ -710,6 +711,8 @@ def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:
     assert f"link: rsync -a {out}/link/ host.example:/srv/bouquet/link/" in calls[0].stdout
     assert "link: there, bouquet link /srv/bouquet/link" in calls[0].stdout
     assert "ward-2: there, bouquet node /srv/bouquet/ward-2 --data PATH" in calls[0].stdout
+    assert "there, bouquet run --link /srv/bouquet/link -c 'KEY=VALUE ...'" in calls[0].stdout
+    assert not any("bouquet run" in call.stdout for call in calls[1:2])
     assert "revoked" in calls[1].stdout
     assert f"rsync -a {out}/link/revoked {out}/link/server.crt" in calls[1].stdout
     assert "link: there, systemctl restart bouquet-link" in calls[1].stdout

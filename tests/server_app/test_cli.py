@@ -170,6 +170,30 @@ def test_options_are_read_as_flower_reads_them() -> None:
     assert parse_options(None) == {}
 
 
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (["data", "w.csv"], """bouquet data -c 'dataset="csv" data-path="w.csv"'"""),
+        (["run", "sites"], """bouquet run -c 'dataset="csv" data-path="./sites"'"""),
+        (["run", "npz:w", "--resume"], """bouquet run -c 'dataset="npz" data-path="w"'"""),
+        (["data", "mnist"], "bouquet data -c 'dataset=\"mnist\"'"),
+        (["run", "demo"], "bouquet run --recipe demo"),
+        (["federation", "seed=1", "rho=2"], "bouquet federation -c 'seed=1 rho=2'"),
+        (["run", "algorithm=fedprox"], "-c 'algorithm=\"fedprox\"'"),
+        (["run", "it"], "bouquet run -c KEY=VALUE"),
+    ],
+)
+def test_a_word_in_place_of_an_option_leads_to_the_option(
+    words: list[str], instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "a.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception).endswith(f"Type: {instead}")
+
+
 @pytest.mark.parametrize("text", ["learning-rate 0.1", "seed=1 fast", 'model="2nn', "seed=1 seed=2"])
 def test_a_word_that_is_no_pair_is_refused(text: str) -> None:
     """Flower's parser skips it, and the run trains with the default."""

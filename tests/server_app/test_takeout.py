@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from server_app.app import run
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
+from server_app.takeout.model_file import find
 from server_app.takeout.predict import own_examples, predict
 from server_app.takeout.result import RunResult
 from server_app.takeout.taken import as_csv, taken_in
@@ -184,6 +186,25 @@ def test_a_csv_that_the_model_cannot_read_is_refused(
     card, _ = read_model(cells / "model.safetensors")
     with pytest.raises(DataError, match=said):
         read_examples(table(tmp_path / "bad.csv", header, line), card)
+
+
+def test_all_that_is_wrong_in_a_csv_is_said_at_once(cells: Path, tmp_path: Path) -> None:
+    card, _ = read_model(cells / "model.safetensors")
+    with pytest.raises(DataError, match=r'line 2, column "b": .*got "2,5".*line 3, column "a": .*got ""'):
+        read_examples(table(tmp_path / "bad.csv", "a,b", '1,"2,5"', ",1"), card)
+
+
+def test_a_run_that_is_not_found_leads_to_the_runs_of_kits_near(
+    cells: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "kits" / "link" / "runs"
+    shutil.copytree(cells, place / "real")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"runs has trial.* Runs are in kits/link/runs, too. .*/runs/real"):
+        find(Path("real"))
+    with pytest.raises(ConfigError, match=r"Runs are in kits/link/runs, too.$"):
+        find(Path("other"))
+    assert find(place / "real")
 
 
 def test_pictures_and_arrays_predict_alike_with_and_without_labels(tmp_path: Path) -> None:

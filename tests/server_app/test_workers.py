@@ -101,7 +101,7 @@ def test_what_the_app_raises_is_an_error_reply_and_its_traceback_is_logged(
     with started(1) as workers:
         reply, context = ask(workers, before, **{"raise": "ward-3"})
         assert reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-        assert reply.error.reason.startswith("ValueError: refused ward-3 (test_workers.py, line ")
+        assert reply.error.reason.startswith("code: ValueError: refused ward-3 (test_workers.py, line ")
         assert context is before
         assert not ask(workers)[0].has_error()
     assert "in train\n" in caplog.text

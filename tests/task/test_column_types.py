@@ -165,6 +165,26 @@ def test_the_error_prints_the_types_to_paste(tmp_path: Path) -> None:
     assert "ill" not in told.value.public.replace("[withheld]", "")
 
 
+def test_all_that_is_wrong_in_a_table_is_said_at_once(tmp_path: Path) -> None:
+    """Columns of text, gaps, marks and labels; how many cells are wrong stays on the machine."""
+    rows = 'age,sex,chol,dose,y\n30,f,,"1,5",0\n,m,,2,\n50,f,1,2,1\n'
+    with pytest.raises(DataError) as told:
+        pooled(tmp_path, rows)
+    said = str(told.value)
+    assert said.startswith(f'{tmp_path / "t.csv"}, line 2, column 2 "sex": expected a number; got "f". Give ')
+    assert 'column-types="sex:category(f|m)"' in said
+    assert 'line 2, column 3 "chol": expected a number; got "" (and 1 more); ' in said
+    assert 'line 3, column 1 "age": expected a number; got "". Fill it in, or set' in said
+    assert said.count('missing="mean"') == 1
+    assert 'column 4 "dose": expected a number; got "1,5". Write numbers with a decimal point' in said
+    assert 'line 3, column 5 "y": expected a label; the cell is empty. Fill it in' in said
+    assert "line 2, column 3: expected a number" in told.value.public
+    assert "1 more" not in told.value.public
+    many = ",".join(f"c{i}" for i in range(9))
+    with pytest.raises(DataError, match=r'column 5 "c4": .*got ""; and 3 more columns. Fill it in'):
+        pooled(tmp_path, f"{many}\n,,,,,,,,1\n")
+
+
 def test_a_node_starts_with_a_plain_file_and_says_what_a_run_has_to_declare(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(PLAIN)
     said = check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")

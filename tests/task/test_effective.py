@@ -19,7 +19,7 @@ from strategies import STRATEGIES
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import NESTED, Config
 from task.config.options import parse_options
-from task.config.read import as_run_config, defaults, knobs, read_recipe, recipes
+from task.config.read import as_run_config, defaults, knobs, read_checked, read_recipe, recipes
 from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
@@ -292,6 +292,23 @@ def test_tables_and_trees_take_no_keys_of_steps(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.fixed_model])
 def test_a_fixed_model_takes_neither_a_loss_nor_a_part_to_train(name: str) -> None:
     refuse(name, {"loss": "mse", "trainable": "fc2*"})
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.statistics])
+def test_an_analysis_takes_no_key_of_a_measured_model(name: str) -> None:
+    """Its own values of these keys, which its config.json has, are no choice of its user's."""
+    tested = ALGORITHMS[name].tested
+    refuse(name, {"task": "survival", "evaluate-every": 3})
+    if not tested:
+        refuse(name, {"fraction-evaluate": 0.5, "local-test-fraction": 0.3, "client-evaluate-every": 2})
+    if tested == "asked":
+        refuse(name, {"local-test-fraction": 0.3})
+    config = read_checked({"algorithm": name})
+    asked = as_run_config(config) | ({"fraction-evaluate": 1.0, "local-test-fraction": 0.3} if tested else {})
+    check_read(as_run_config(read_checked(asked)), DEFAULTS, asked)
+    typed = {"algorithm": name, "task": "survival"}
+    with pytest.raises(ConfigError, match=f'"task": nothing .* got "survival" with algorithm = "{name}"'):
+        check_read(as_run_config(read_checked(typed)), DEFAULTS, typed)
 
 
 def refuse(name: str, keys: dict[str, Any]) -> None:

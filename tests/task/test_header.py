@@ -1,13 +1,15 @@
 """Types in the header of a csv file, and missing values."""
 
 import re
+import shlex
 
 import numpy as np
 import pytest
 
-from task.config.sections import DataConfig
+from task.config.options import parse_options
+from task.config.sections import OWN_FORMS, DataConfig
 from task.datasets import check_owned, load_owned
-from task.datasets.catalogue import check_no_path
+from task.datasets.catalogue import DATASETS, check_no_path
 from task.datasets.columns import column_names, unscaled
 from task.datasets.header import parse_header
 from task.errors import ConfigError, DataError
@@ -115,15 +117,15 @@ ANY = 'dataset="arrow" or dataset="csv" or dataset="imagefolder" or dataset="npz
         (" csv : ./wards.csv ", 'dataset="csv"', "./wards.csv"),
         ("csv ./wards.csv", 'dataset="csv"', "./wards.csv"),
         ("csv=wards", 'dataset="csv"', "wards"),
-        ("CSV:c:\\wards", 'dataset="csv"', "c:\\wards"),
+        ("CSV:c:\\wards", 'dataset="csv"', "c:\\\\wards"),
         ("csv:", 'dataset="csv"', "PATH"),
         ("image-folder:photos", 'dataset="imagefolder"', "photos"),
-        ("wards.csv", ANY, "wards.csv"),
-        ("Wards.NPZ", ANY, "Wards.NPZ"),
+        ("wards.csv", 'dataset="csv"', "wards.csv"),
+        ("Wards.NPZ", 'dataset="npz"', "Wards.NPZ"),
         ("./photos", ANY, "./photos"),
         ("~/wards", ANY, "~/wards"),
-        ("c:\\data\\wards", ANY, "c:\\data\\wards"),
-        ("file:///data/wards.csv", ANY, "file:///data/wards.csv"),
+        ("c:\\data\\wards", ANY, "c:\\\\data\\\\wards"),
+        ("file:///data/wards.csv", 'dataset="csv"', "file:///data/wards.csv"),
     ],
 )
 def test_a_path_in_the_place_of_a_name_leads_to_its_key(wrong: str, forms: str, path: str) -> None:
@@ -137,6 +139,20 @@ def test_a_path_in_the_place_of_a_name_leads_to_its_key(wrong: str, forms: str, 
 @pytest.mark.parametrize("name", ["net:Data", "hf:a/b", "hf:./folder", "csv", "digits"])
 def test_names_of_data_are_no_paths(name: str) -> None:
     check_no_path(name)
+
+
+def test_the_forms_of_own_files_are_those_of_the_catalogue() -> None:
+    assert tuple(name for name, spec in DATASETS.items() if spec.own) == OWN_FORMS
+
+
+@pytest.mark.parametrize(
+    "typed", ["dataset=csv:/x", "dataset=/x.csv seed=2", 'dataset=csv:/y data-path="/x"']
+)
+def test_what_an_error_says_to_type_is_accepted(typed: str) -> None:
+    with pytest.raises(ConfigError, match="Type: -c ") as told:
+        parse_options([typed])
+    (again,) = shlex.split(str(told.value).partition("Type: -c ")[2])
+    assert read_config(parse_options([again])).data.data_path.startswith("/x")
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,20 @@ def table(result: Provisioned) -> Table:
 
 
 def next_steps(result: Provisioned) -> Iterator[str]:
-    """Yield the commands that copy each changed kit to its machine and start it there.
+    """Yield the commands that copy each changed kit to its machine and start it there, and the first run.
 
     Of a link on this machine the nodes are here, too, and nothing is copied.
     """
+    yield from _starts(result)
+    for line in result.lines:
+        if line.kind == "link" and "." in line.changed:
+            kit = shlex.quote(str(result.out / line.name)) if _is_local(result) else place(line.name)
+            there = "" if _is_local(result) else "there, "
+            command = f"bouquet run --link {kit} -c 'KEY=VALUE ...'"
+            yield f"{line.name}: when the nodes are online, {there}{command}"
+
+
+def _starts(result: Provisioned) -> Iterator[str]:
     local = _is_local(result)
     for line in result.lines:
         here, there, machine = result.out / line.name, place(line.name), _machine(result, line)
