@@ -11,7 +11,8 @@ from client_app.stages import check_ready
 from client_app.trial import try_out
 from client_app.works import TERMS
 from task.datasets.columns import unscaled
-from task.datasets.facts import as_text, facts_of, spread
+from task.datasets.facts import facts_of, spread
+from task.datasets.facts_in_words import as_text
 from task.resolve.contract import contract_of
 from task.text import logger
 from task.wire.registration import Registration

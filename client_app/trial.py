@@ -16,8 +16,8 @@ import torch
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Solver
+from client_app.stages import rehearsed
 from client_app.training.loop import LocalTask
-from client_app.training.private import PrivateSteps
 from client_app.work import Training
 from task import generators
 from task.catalogue.entry import Algorithm
@@ -26,7 +26,6 @@ from task.datasets.columns import readable
 from task.errors import BouquetError, ConfigError, FieldError, local
 from task.numerics import pages
 from task.numerics.tensors import copied, load_into
-from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
 from task.resolve.contract import contract_of, entry_of
 from task.tasks.evaluate import measure
@@ -83,14 +82,13 @@ def _failed(own: Mapping[str, str], err: Exception, count: int, got: str) -> Con
 def _step(node: Node, entry: Algorithm, number: int, rows: np.ndarray) -> None:
     """Take a step of one client and measure its model, as in a round."""
     client, config = node.clients.names[number], node.config
-    training = Training(node, replace(entry, stages=(), keeps=()), _order(node, entry, client))
+    training = Training(node, replace(entry, stages=rehearsed(entry), keeps=()), _order(node, entry, client))
     training.config = replace(training.config, local_steps=1)
     model = copied(node.local_model(client))
     program, _ = training.program_for(model)
     task, solver, _ = training.task(program, [client], [rows], [1], 1)
-    if config.dp.local:
-        stream = Stream(derived(bytes(32), "trial"))  # its noise protects nothing, as nothing leaves the node
-        task.steps = PrivateSteps(config.dp.clip, config.dp.noise, len(rows), stream)
+    for stage in training.stages:
+        stage.rehearse(task)
     solver.begin(task)
     stats = solver.run(task) if solver.trains else []
     ((upload, kept),) = solver.finish(task, stats)

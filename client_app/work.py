@@ -138,8 +138,10 @@ class Training:
 
     def program_for(self, model: torch.nn.Module) -> tuple[Program, int]:
         """Return the program that trains a model, and the most clients that it takes at once."""
-        private = self.node.config.dp.local
-        return program_for(model, self.config, self.node.task, batched=self.entry.batched, private=private)
+        program, size = program_for(model, self.config, self.node.task, batched=self.entry.batched)
+        for stage in self.stages:
+            program = stage.program(model, program)
+        return program, size
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together; if that fails, in halves, as one client may fail or memory be short.

@@ -21,6 +21,13 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # than cores, and those that spin instead take many times the time of what they wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Tests fork this process, whichever of them have used gRPC in it before. gRPC's own preparation of a fork
+# ends a child with an abort if the child has closed all files and forks again. gRPC reads the variable when
+# it is imported; processes that tests start have its default.
+with pytest.MonkeyPatch.context() as _patch:
+    _patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
+    import grpc  # noqa: F401
+
 ROOT = Path(__file__).resolve().parents[1]
 
 gc.disable()  # while modules are imported and tests collected, which takes twice as long with it

@@ -21,6 +21,11 @@ def stages_of(node: Node, entry: Algorithm, order: wire.TrainOrder) -> list[Stag
     return [_stages()[name](node, entry, order) for name in entry.stages]
 
 
+def rehearsed(entry: Algorithm) -> tuple[str, ...]:
+    """Return the stages of a contract with which a trial of it takes its step."""
+    return tuple(name for name in entry.stages if _stages()[name].rehearses)
+
+
 @cache
 def _node_stages() -> dict[str, type[NodeStage]]:
     return {kind.name: kind for kind in halves(__name__) if issubclass(kind, NodeStage) and kind.name}

@@ -12,13 +12,16 @@ computes epsilon. Its example count n_k is treated as public.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from client_app.data.node import app_version
 from client_app.memory.example_ledger import SECRET, SUFFIX, StepLedger
 from client_app.memory.memory import store_of
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask, steps_of
-from client_app.training.private import PrivateSteps
+from client_app.training.private import PrivateSteps, private_program
+from client_app.training.programs import Program
 from task.catalogue.entry import NUM_EXAMPLES, TESTS
 from task.catalogue.stages import DP_SAMPLING, DP_STEPS
 from task.config.paths import state_root
@@ -37,6 +40,15 @@ class PrivateExamples(Stage):
     """Lets a client train by DP-SGD, with a ledger of its steps."""
 
     names = ("example-dp",)
+    rehearses = True
+
+    def program(self, model: torch.nn.Module, program: Program) -> Program:
+        """Return the program whose gradients of single examples are known."""
+        return private_program(model, program)
+
+    def rehearse(self, task: LocalTask) -> None:
+        """Let the loop take private steps, of noise that protects nothing, as nothing leaves the node."""
+        self._take(task, Stream(derived(bytes(32), "trial")))
 
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
@@ -72,8 +84,11 @@ class PrivateExamples(Stage):
             site.charge_steps(tag, made, dp.delta, {"run": self.order.run, "round": server_round})
         if tag not in before:
             ledger.charge(server_round, tag, steps)
-        stream = Stream(derived(secret, "steps", *facts))
-        task.steps = PrivateSteps(dp.clip, dp.noise, expected, stream)
+        self._take(task, Stream(derived(secret, "steps", *facts)))
+
+    def _take(self, task: LocalTask, stream: Stream) -> None:
+        dp, (n,) = self.node.config.dp, task.examples.sizes
+        task.steps = PrivateSteps(dp.clip, dp.noise, self.node.config.train.batch_size or n, stream)
 
     def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
         """Leave out every number that follows from training examples without noise."""

@@ -10,10 +10,12 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.training.loop import Examples, LocalTask
+from client_app.training.programs import Program
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
 from task.errors import FieldError
@@ -56,6 +58,7 @@ class Stage:
 
     names: ClassVar[tuple[str, ...]] = ()  # what contracts call it (`task.catalogue.stages`)
     adapts: bool = False  # whether `start` needs the client's training data
+    rehearses: ClassVar[bool] = False  # whether `client_app.trial` takes its step with it
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order
@@ -71,6 +74,10 @@ class Stage:
         """Return whether `send` makes the client's upload, so that it does not train."""
         return False
 
+    def program(self, model: torch.nn.Module, program: Program) -> Program:
+        """Return the program that trains a model, in place of the one that the run's keys ask for."""
+        return program
+
     def examples(self, examples: Examples, cohort: Sequence[str]) -> Examples:
         """Return the examples that a cohort trains on instead of its own."""
         return examples
@@ -79,6 +86,9 @@ class Stage:
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
     ) -> None:
         """Change in place what the cohort starts from, before the first step, given what each client kept."""
+
+    def rehearse(self, task: LocalTask) -> None:
+        """Change in place what a trial of one client starts from; it leaves no trace."""
 
     def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
         """Return what goes up and what is kept, after the last step, for each client of the cohort."""

@@ -8,7 +8,6 @@ but the first is at an address for which MKL's kernels round differently, so the
 from torch import nn
 
 from client_app.training.precision import in_precision
-from client_app.training.private import private_program
 from client_app.training.programs import Program, Single
 from client_app.training.recurrent import Recurrent
 from client_app.training.stacked import Layers, Perceptron
@@ -44,7 +43,7 @@ def program_of(model: nn.Module, stack: int, task: Task = CLASSIFICATION) -> tup
 
 
 def program_for(
-    model: nn.Module, config: TrainConfig, task: Task, *, batched: bool = True, private: bool = False
+    model: nn.Module, config: TrainConfig, task: Task, *, batched: bool = True
 ) -> tuple[Program, int]:
     """Return the program that a run's keys ask for, and the most clients that it should take at once.
 
@@ -53,10 +52,7 @@ def program_for(
         config: The keys: of a user's own optimizer the clients train one by one.
         task: The loss.
         batched: Whether clients may train together.
-        private: Whether the steps protect each example.
     """
     together = batched and not is_reference(config.optimizer)
     program, size = program_of(model, config.stack if together else 1, task)
-    if private:
-        program = private_program(model, program)
     return in_precision(program, config.precision), size

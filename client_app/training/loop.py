@@ -19,7 +19,7 @@ import torch
 
 from client_app.training.local_optimizer import clip, local_optimizer
 from client_app.training.private import PoissonSchedule, PrivateSteps
-from client_app.training.programs import Batch, LossAndGradient, Program, Tensors
+from client_app.training.programs import Batch, Gradient, LossAndGradient, Program, Tensors
 from client_app.training.sharpness import gradient_of
 from task.config.knobs import Config
 from task.config.sections import TrainConfig
@@ -252,22 +252,15 @@ def train(
     Returns:
         ``train-loss`` of each client: mean over all examples, as they were trained on.
     """
-    config, augmentation = task.config, task.augmentation
+    augmentation, private = task.augmentation, task.steps
     schedule = (
-        _poisson(task, epochs) if task.steps else _Schedule(task, epochs, augmented=augmentation is not None)
+        _poisson(task, epochs) if private else _Schedule(task, epochs, augmented=augmentation is not None)
     )
-    moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
-    held = [task.params[i] for i in moving]
-    restriction = task.restriction
-    # Weight decay is part of a restricted gradient, as the optimizer's own would leave the restricted space.
-    stepping = replace(config, weight_decay=0.0) if restriction else config
-    optimizer = local_optimizer(stepping, solver.config.adam, held)
-    memory, losses = task.memory, []
+    update = _Update(task, solver.config, frozen)
+    memory, losses, k = task.memory, [], task.clients
     task.frozen = frozen
     task.program.train(solver.training)
-    k = task.clients
-    changed = optimizer or frozen or restriction or config.weight_decay or task.steps
-    plain = solver.plain_gradient and not changed  # whether the gradient itself is the step
+    plain = solver.plain_gradient and update.plain and not private
     if augmentation:
         augmentation.begin()
     for step, active in enumerate(schedule.active):
@@ -275,9 +268,8 @@ def train(
             k = task.training = active
             task.params = [p[:k] for p in task.all_params]
             task.memory = {name: [t[:k] for t in held] for name, held in memory.items()}
-            if optimizer:
-                optimizer.cut(k)
-        batch, private = schedule.batch(step), task.steps
+            update.cut(k)
+        batch = schedule.batch(step)
         if augmentation:
             batch = augmentation.batch(batch, [step // n for n in schedule.passes[:k]])
         if plain and (taken := task.program.stepped(task.params, batch, task.lr)) is not None:
@@ -290,29 +282,56 @@ def train(
         )
         losses.append(loss)
         with torch.no_grad():
-            terms, params = solver.terms(task), task.params
-            if config.weight_decay and (restriction or not optimizer):
-                terms = [*terms, (config.weight_decay, params)]
-            if restriction:
-                gradient, terms = restriction.within(gradient, terms), []
-            if frozen or optimizer:
-                params, terms = _only(moving, params, terms)
-                whole = gradient.tensors()
-                grads = [whole[i] for i in moving]
-            if optimizer:
-                _add(grads, terms, 1.0)
-                if config.clip_norm:
-                    clip(grads, config.clip_norm)
-                optimizer.step(params, grads, task.lr)
-            else:  # plain SGD adds the gradient to the parameters as it is made
-                _add(params, terms, -task.lr)
-                if frozen:
-                    torch._foreach_add_(params, grads, alpha=-task.lr)
-                else:
-                    gradient.add_to(params, -task.lr)
+            update.take(task, gradient, solver.terms(task))
         del gradient  # or it would be there while the next one is made
     task.params, task.memory, task.training = task.all_params, memory, task.clients
     return _mean_losses(losses, schedule)
+
+
+class _Update:
+    """How a step changes the parameters: by plain SGD, or by an optimizer, within what may change."""
+
+    def __init__(self, task: LocalTask, config: Config, frozen: Collection[str]) -> None:
+        self.restriction, self.frozen = task.restriction, frozen
+        self.moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
+        # Weight decay is part of a restricted gradient: an optimizer's own would leave the restricted space.
+        stepping = replace(task.config, weight_decay=0.0) if self.restriction else task.config
+        self.optimizer = local_optimizer(stepping, config.adam, [task.params[i] for i in self.moving])
+        self.decay = task.config.weight_decay if self.restriction or not self.optimizer else 0.0
+        self.clip_norm = task.config.clip_norm
+
+    @property
+    def plain(self) -> bool:
+        """Whether the gradient itself is the step."""
+        return not (self.optimizer or self.frozen or self.restriction or self.decay)
+
+    def cut(self, k: int) -> None:
+        """Go on with the first k clients."""
+        if self.optimizer:
+            self.optimizer.cut(k)
+
+    def take(self, task: LocalTask, gradient: Gradient, terms: Terms) -> None:
+        """Change the parameters by a gradient and the solver's terms."""
+        params = task.params
+        if self.decay:
+            terms = [*terms, (self.decay, params)]
+        if self.restriction:
+            gradient, terms = self.restriction.within(gradient, terms), []
+        if not (self.frozen or self.optimizer):  # the gradient is added to the parameters as it is made
+            _add(params, terms, -task.lr)
+            gradient.add_to(params, -task.lr)
+            return
+        params, terms = _only(self.moving, params, terms)
+        whole = gradient.tensors()
+        grads = [whole[i] for i in self.moving]
+        if not self.optimizer:
+            _add(params, terms, -task.lr)
+            torch._foreach_add_(params, grads, alpha=-task.lr)
+            return
+        _add(grads, terms, 1.0)
+        if self.clip_norm:
+            clip(grads, self.clip_norm)
+        self.optimizer.step(params, grads, task.lr)
 
 
 def _poisson(task: LocalTask, epochs: int) -> PoissonSchedule:

@@ -10,7 +10,7 @@ from server_app.run.data_card import data_card
 from server_app.run.remarks import warnings
 from task.config.knobs import Config
 from task.datasets import DATASETS
-from task.datasets.facts import in_words
+from task.datasets.facts_in_words import in_words
 from task.datasets.partition import PARTITIONS, label_counts
 from task.datasets.skew import load_partitioned
 from task.storage.files import make_folder

@@ -39,7 +39,7 @@ from server_app.results.tables import table_lines, table_plots
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
-from task.datasets.facts import in_words
+from task.datasets.facts_in_words import in_words
 from task.errors import BouquetError, StateError
 from task.resolve.effective import models_in, unmet
 from task.storage.files import write_text

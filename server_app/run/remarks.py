@@ -9,7 +9,7 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset
 from task.datasets.columns import unscaled
-from task.datasets.facts import as_text
+from task.datasets.facts_in_words import as_text
 from task.datasets.own import rearranged
 from task.references import not_repeatable
 from task.resolve.contract import contract_of

@@ -91,62 +91,82 @@ def nodes_of(state: PeersState, names: Sequence[str], config: Config) -> list[st
     return sorted(state.weights)
 
 
+@dataclass(frozen=True)
+class _Mixing:
+    """The mixing of one round; i is the place of a node among the nodes of the graph."""
+
+    state: PeersState
+    reduced: AggregatedReplies
+    nodes: Sequence[str]
+    sent: Mapping[int, int]  # by i, the place of its reply
+    trained: frozenset[str]
+    rows: Sequence[Mapping[int, int]]  # by i, c_ij by j
+    D: int
+
+    def w(self, i: int) -> float:
+        """Return w_i."""
+        return float(self.state.weights.get(self.nodes[i], np.ones(())))
+
+    def x(self, i: int) -> Arrays:
+        """Return x_i."""
+        return {n: self.state.models.get(f"{self.nodes[i]}/{n}", a) for n, a in self.state.arrays.items()}
+
+    def y(self, i: int) -> Arrays:
+        """Return y_i."""
+        return {n: stack[self.sent[i]] for n, stack in self.reduced.arrays["arrays"].items()}
+
+    def given(self, i: int, *, adapted: bool = True) -> Arrays:
+        """Return w_i x_i + (y_i - x_i) or, not `adapted`, w_i x_i; and what is not trained."""
+        w, last = self.w(i), self.y(i) if i in self.sent else self.x(i)
+        if w == 1.0:
+            return last if adapted else last | {n: a for n, a in self.x(i).items() if n in self.trained}
+        own, out = self.x(i), dict(last)
+        for n in self.trained & out.keys():
+            change = last[n].astype(np.float64) - own[n] if adapted else 0.0
+            out[n] = (w * own[n].astype(np.float64) + change).astype(own[n].dtype)
+        return out
+
+    def arrives(self, i: int) -> float:
+        """Return the new w_i, times D."""
+        return math.fsum(c * self.w(j) for j, c in self.rows[i].items())
+
+    def models(self, *, combines: bool) -> Iterator[tuple[str, Arrays]]:
+        """Yield each node with its new model; `combines` before it adapts, or after."""
+        last: tuple[Mapping[int, int], Arrays] = {}, {}
+        for i, client in enumerate(self.nodes):
+            if i not in self.sent:
+                yield client, self.x(i)
+                continue
+            if self.rows[i] != last[0]:  # those of a complete graph are alike
+                last = self.rows[i], self._combined(self.rows[i], adapted=not combines)
+            made, share = dict(last[1]), sum(self.rows[i].values()) / self.arrives(i)
+            for n in self.trained & made.keys():
+                wide = made[n].astype(np.float64) * share
+                if combines:
+                    wide += (self.y(i)[n].astype(np.float64) - self.x(i)[n]) * (self.D / self.arrives(i))
+                made[n] = wide.astype(made[n].dtype)
+            yield client, made
+
+    def _combined(self, row: Mapping[int, int], *, adapted: bool) -> Arrays:
+        common = math.gcd(*row.values())
+        parts = ((self.given(j, adapted=adapted), c // common) for j, c in row.items())
+        return mean_of_models(parts, self.state.arrays)
+
+
 def server_update(state: PeersState, reduced: AggregatedReplies, config: Config) -> Updated[PeersState]:
     """Mix the models of the nodes that are there."""
     nodes = nodes_of(state, sorted({*reduced.names, *reduced.clients}), config)
     knobs, place = config.d_psgd, {client: i for i, client in enumerate(nodes)}
     sent = {place[client]: k for k, client in enumerate(reduced.clients) if client in place}
-    directed = knobs.route in DIRECTED
     rng = seeds.rng_for(config.seeds.train, seeds.GRAPH)
     graph = links(knobs.route, len(nodes), knobs.degree, reduced.round, rng)
-    rows, D = mixing(graph, sent, directed=directed)
-    w = [float(state.weights.get(client, np.ones(()))) for client in nodes]
-    trained = set(reduced.trainable or state.arrays)
-
-    def x(i: int) -> Arrays:
-        return {n: state.models.get(f"{nodes[i]}/{n}", a) for n, a in state.arrays.items()}
-
-    def y(i: int) -> Arrays:
-        return {n: stack[sent[i]] for n, stack in reduced.arrays["arrays"].items()}
-
-    def given(i: int, adapted: bool = True) -> Arrays:
-        """Return w_i x_i + (y_i - x_i) or, not `adapted`, w_i x_i; and what is not trained."""
-        last = y(i) if i in sent else x(i)
-        if w[i] == 1.0:
-            return last if adapted else last | {n: a for n, a in x(i).items() if n in trained}
-        own, out = x(i), dict(last)
-        for n in trained & out.keys():
-            change = last[n].astype(np.float64) - own[n] if adapted else 0.0
-            out[n] = (w[i] * own[n].astype(np.float64) + change).astype(own[n].dtype)
-        return out
-
-    def arrives(i: int) -> float:
-        """Return the new w_i, times D."""
-        return math.fsum(c * w[j] for j, c in rows[i].items())
-
-    combines = knobs.order == "combine-then-adapt"
-
-    def mixed() -> Iterator[tuple[str, Arrays]]:
-        last: tuple[Mapping[int, int], Arrays] = {}, {}
-        for i, client in enumerate(nodes):
-            if i not in sent:
-                yield client, x(i)
-                continue
-            if rows[i] != last[0]:  # those of a complete graph are alike
-                common = math.gcd(*rows[i].values())
-                parts = ((given(j, not combines), c // common) for j, c in rows[i].items())
-                last = rows[i], mean_of_models(parts, state.arrays)
-            made, share = dict(last[1]), sum(rows[i].values()) / arrives(i)
-            for n in trained & made.keys():
-                wide = made[n].astype(np.float64) * share
-                if combines:
-                    wide += (y(i)[n].astype(np.float64) - x(i)[n]) * (D / arrives(i))
-                made[n] = wide.astype(made[n].dtype)
-            yield client, made
-
-    centre = mean_of_models(((given(i), 1) for i in range(len(nodes))), state.arrays)
-    models = table(mixed(), state.arrays)
-    weights = {client: np.array(arrives(i) / D) for i, client in enumerate(nodes)}
+    trained = frozenset(reduced.trainable or state.arrays)
+    rows, D = mixing(graph, sent, directed=knobs.route in DIRECTED)
+    mixed = _Mixing(state, reduced, nodes, sent, trained, rows, D)
+    everyone = range(len(nodes))
+    centre = mean_of_models(((mixed.given(i), 1) for i in everyone), state.arrays)
+    models = table(mixed.models(combines=knobs.order == "combine-then-adapt"), state.arrays)
+    weights = {nodes[i]: np.array(mixed.arrives(i) / D) for i in everyone}
     new = replace(state, arrays=centre, models=models, weights=weights)
     return new, {"consensus-distance": consensus_distance(new, sorted(trained))}
 

@@ -37,9 +37,9 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.parties import ROWS, Numbers, Parties, Questions, by_party, take_digests
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.rules.parties import ROWS, Numbers, Parties, Questions, by_party, take_digests
 from task.config.knobs import Config
 from task.errors import NodesError
 from task.trees.boosting import growth_of

@@ -33,9 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.parties import ROWS, Parties, Questions, side_by_side, take_digests
 from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies
+from strategies.rules.parties import ROWS, Parties, Questions, side_by_side, take_digests
 from task.population import some
 from task.vertical import psi
 from task.vertical.rows import windows

@@ -39,8 +39,8 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.parties import Numbers, Parties, Questions, by_party, side_by_side, take_digests
 from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
+from strategies.rules.parties import Numbers, Parties, Questions, by_party, side_by_side, take_digests
 from task.vertical import psi
 from task.vertical.paillier import slots, widths
 from task.vertical.proofs import PROOF_BYTES

@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, RecordDict
 from strategies.engine.channel import Opened
 from strategies.engine.fold import Folded
 from strategies.engine.stage import Outgoing, ServerStage
-from task.codecs import codec_of
+from task.codecs import codec_by
 from task.config.knobs import Config
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays, of_text, sha256, text_in
@@ -41,13 +41,8 @@ class Download:
     """The downloads that later codes may build on."""
 
     def __init__(self, config: Config) -> None:
-        down = config.codec
         self.seed = config.seeds.train
-        self.codec = (
-            None
-            if down.down == "none"
-            else codec_of(down.down, down.keep, down.bits, down.block, down.rotate)
-        )
+        self.codec = codec_by(config.codec.down, config.codec)
         self.residual: Arrays = {}  # A
         self.owner = ""  # the model that lacks A; other models lack nothing
         self.newest = 0  # bytes of the code that has come to it

@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 from task.codecs.codec import Codec
 from task.codecs.sampled import PlainRandK, RandK, RotatedRandK
 from task.config.sections import CODECS as CHOICES
+from task.config.sections import CodecConfig
 
 # RandK stands for the three kinds of rand-k, between which `codec_of` chooses.
 _FOUND = {
@@ -35,3 +36,14 @@ def codec_of(name: str, keep: float = 1.0, bits: int = 0, block: int = 4096, rot
     if kind is RandK and bits:
         kind = RotatedRandK if rotate else PlainRandK
     return kind(keep, bits, block)
+
+
+def codec_by(name: str, keys: CodecConfig) -> Codec | None:
+    """Return the codec of that name with the knobs of a run; None for "none".
+
+    Raises:
+        ConfigError: A knob is out of its range.
+    """
+    if name == "none":
+        return None
+    return codec_of(name, keys.keep, keys.bits, keys.block, keys.rotate)

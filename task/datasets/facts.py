@@ -1,13 +1,12 @@
 """Facts about the data that were read: files, columns, classes, owners, omissions, filling, scaling.
 
-`facts_of` makes the block for ``config.json`` of a run whose server has data, and `in_words` the
-lines that a terminal, a report and a node's own log show of it. A node's block has names and values of its
-data: it never leaves the node.
+`facts_of` makes the block for ``config.json`` of a run whose server has data; `task.datasets.facts_in_words`
+makes lines for people of it. A node's block has names and values of its data: it never leaves the node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,8 @@ from task.datasets.description import Description
 from task.datasets.header import TypedColumn, read_column
 
 Facts = dict[str, Any]  # as of JSON
-Line = tuple[str, str]  # the topic, and the fact
 
 MOST_LISTED = 100  # columns, classes, values of a category and owners in config.json
-SHOWN = 8  # of these in a line for people
 _MANY_ROWS = 1 << 16  # rows that are processed together,
 _TARGETS = 1 << 10  # and of those with a class at each place
 
@@ -131,106 +128,3 @@ def _scaled(dataset: Dataset) -> str:
 def _range(values: list[float]) -> str:
     """Return one number, or of channels that differ the least and the largest."""
     return f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g}..{values[-1]:g}"
-
-
-def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
-    """Return the facts, or the data block of ``config.json``, for people.
-
-    At most `most` names are in a line. The block of an earlier version says less.
-    """
-    found: list[Line] = []
-    if facts.get("at") == "nodes":
-        shape = "x".join(map(str, facts["input_shape"]))
-        words = f"at the nodes, whose own logs say what was read; examples of shape {shape}"
-        found.append(("data", f"{words}, {facts['outputs']:,} classes or numbers to predict"))
-    elif facts.get("description"):
-        source = f", from {facts['source']}" if facts.get("source") else ""
-        found.append(("data", f"{facts['description']}{source}"))
-    if files := facts.get("files"):
-        count = f"{files['count']:,}: " if files["count"] > 1 else ""
-        found.append(("files", count + _some(files["listed"], files["count"], most)))
-    if columns := facts.get("columns"):
-        shown = [f"{name} ({_kind_in_words(kind)})" for name, kind in columns["listed"].items()]
-        other = [f"{name}: {what}" for name, what in columns["other"].items()]
-        words = f"{columns['count']:,}: {_some(shown, columns['count'], most)}"
-        words += f" -> {columns['target']}" if columns["target"] else ""
-        found.append(("columns", "; ".join([words, *([_some(other, len(other), most)] if other else [])])))
-    if pictures := _pictures(facts):
-        found.append(("pictures", pictures))
-    if classes := facts.get("classes"):
-        tests = any(test for _, test in classes["listed"].values())
-        shown = [
-            f"{name} ({train:,}" + (f" + {test:,})" if tests else ")")
-            for name, (train, test) in classes["listed"].items()
-        ]
-        what = "training + test examples" if tests else "examples"
-        found.append(
-            ("classes", f"{classes['count']:,}: {_some(shown, classes['count'], most)}; {what} of each")
-        )
-    if form := facts.get("form"):
-        found.append(("inputs", form))
-    if places := facts.get("places"):
-        shape = "x".join(map(str, places["shape"]))
-        words = f"one of {places['classes']:,} classes at each of {shape} places"
-        found.append(("targets", f"{words}, of which {places['counted']:.1%} count"))
-    if names := facts.get("names"):
-        found.append(("classes", _some(names, facts.get("outputs", len(names)), most)))
-    if targets := facts.get("targets"):
-        words = f"{targets['labels']:,} labels 0 and 1" if "labels" in targets else f"{targets['numbers']:,}"
-        if "from" in targets:
-            words += f" from {targets['from']:.6g} to {targets['to']:.6g}"
-        found.append(("targets", words))
-    owners = facts.get("owners")
-    if owners and owners["count"] > 1:
-        shown = [f"{name} ({count:,})" for name, count in owners["listed"].items()]
-        found.append(("owners", f"{owners['count']:,}: {_some(shown, owners['count'], most)}"))
-    if missing := facts.get("missing"):
-        shown = [f"{name} ({count:,})" for name, count in missing["listed"].items()]
-        words = _some(shown, missing["count"], most)
-        found.append(("missing", f"{missing['values']:,} values, filled with {missing['filled']}: {words}"))
-    found += [("note", note) for note in facts.get("notes", ())]
-    if scaled := facts.get("scaled"):
-        found.append(("scaled", scaled))
-    if public := facts.get("public_examples"):
-        found.append(("public", f"{public:,} training examples that no client owns"))
-    if sizes := facts.get("client_examples"):
-        least, median, largest = sizes["min"], sizes["median"], sizes["max"]
-        each = f"{least:,} training examples each"
-        if least < largest:
-            each = f"{least:,} to {largest:,} training examples each, median {median:,.0f}"
-        if held := facts.get("held_out"):
-            unread = "" if held["read"] else ", which this run leaves out (fraction-evaluate = 0)"
-            each += f"; {held['examples']:,} more are held out for clients' own tests{unread}"
-        found.append(("clients", f"{facts['clients']:,}, {each}"))
-    return found
-
-
-def as_text(facts: Mapping[str, Any]) -> list[str]:
-    """Return `in_words` as lines of a terminal or a log, which have the notes as warnings."""
-    return [f"{label:<9} {text}" for label, text in in_words({**facts, "notes": ()})]
-
-
-def _kind_in_words(kind: str | list[str]) -> str:
-    return kind if isinstance(kind, str) else _some(kind, len(kind), SHOWN, " | ")
-
-
-def _pictures(facts: Mapping[str, Any]) -> str:
-    """Return size, channels and Pillow's modes of pictures; "" if they are none, or no example is one."""
-    shape: list[int] = facts.get("input_shape") or []
-    if facts.get("kind") != "image" or len(shape) != 3:
-        return ""
-    channels, height, width = shape
-    parts = [f"{width}x{height} pixels, {'1 channel' if channels == 1 else f'{channels} channels'}"]
-    if within := facts.get("entered"):
-        parts.append(f"in the folder {within}")
-    if folders := facts.get("parts"):
-        parts.append("parts " + ", ".join(f"{part} = {folder}" for part, folder in folders.items()))
-    if modes := facts.get("modes"):
-        parts.append("read from " + ", ".join(f"{count:,} of mode {mode}" for mode, count in modes.items()))
-    return "; ".join(parts)
-
-
-def _some(names: Iterable[object], count: int, most: int, mark: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
-    shown = [str(name) for name, _ in zip(names, range(most), strict=False)]
-    return mark.join(shown) + (f" ... and {count - len(shown):,} more" if count > len(shown) else "")

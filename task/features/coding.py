@@ -2,7 +2,7 @@
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.stages import coded_in
-from task.codecs import CODECS
+from task.codecs import CODECS, codec_by
 from task.config.knobs import Config
 from task.config.sections import SPARSE
 from task.features.feature import Feature
@@ -34,6 +34,11 @@ def _sparse(entry: Algorithm) -> str:
     return _codec(entry) or (why if compared else "")
 
 
+def _refuses(config: Config, _: Algorithm) -> str:
+    codec_by(config.codec.up, config.codec)  # which refuses knobs that are out of its range
+    return ""
+
+
 FEATURE = Feature(
     "coding",
     place=30,
@@ -44,6 +49,7 @@ FEATURE = Feature(
         Choice("codec.up", SPARSE, _sparse),
     ),
     pairs=(*pairs(CODEC_UP, (STRUCTURED, "that already decides what is sent")),),
+    refuses=_refuses,
     stock_clients=(((CODEC_UP,), 'cannot write the codes of "codec.up"'),),
     stock_loops=(((CODEC_UP,), 'its clients send codes, by "codec.up"'),),
 )

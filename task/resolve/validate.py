@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
 from task.catalogue.user_algorithm import algorithm_of
-from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, column_types, spec_of
@@ -50,8 +49,6 @@ def check_names(config: Config) -> None:
     if contract.statistics:
         _check_statistics(config)
     _check_columns(config)
-    for name in {config.codec.up, config.codec.down} - {"none"}:
-        codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
     check_goal_names(config)
     if config.data.task != "auto":
         check_goal(config, config.data.task)

@@ -21,7 +21,7 @@ import numpy as np
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import SUB_MODEL, Record
-from task.codecs import codec_of
+from task.codecs import codec_by, codec_of
 from task.codecs.codec import Codec, Left
 from task.codecs.sign import Sign
 from task.config.knobs import Config
@@ -221,5 +221,6 @@ def _codec(config: Config, record: Record) -> Codec:
         return codec_of(record.code)
     if (kind := config.structured.kind) != "none":
         return codec_of(kind, config.structured.keep)
-    up = config.codec
-    return codec_of(up.up, up.keep, up.bits, up.block, up.rotate)
+    codec = codec_by(config.codec.up, config.codec)
+    assert codec is not None  # else the contract has no coded records
+    return codec

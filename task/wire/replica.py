@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from task.codecs import codec_of
+from task.codecs import codec_by
 from task.config.sections import CodecConfig
 from task.errors import WireError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
@@ -73,7 +73,9 @@ def model_in(content: RecordDict, config: CodecConfig, mine: Arrays, trainable: 
     codes = [arrays.pop(f"{CODE}:{i}") for i in range(sum(n.startswith(CODE) for n in arrays))]
     if goal == base:
         return mine
-    codec = codec_of(config.down, config.keep, config.bits, config.block, config.rotate)
+    codec = codec_by(config.down, config)
+    if codec is None:
+        raise WireError('expected a whole model, by codec.down = "none"; got codes', wire.ARRAYS)
     coded = {n: mine[n] for n in trainable if n not in arrays}
     for code in codes:
         coded = {n: dense(a) for n, a in codec.decode(code.data, coded, wire.ARRAYS).items()}

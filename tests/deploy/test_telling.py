@@ -13,9 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import grpc
 import pytest
 
 from server_app.deploy.host import tasks
@@ -91,6 +93,18 @@ def write(there: Connection, *pieces: bytes) -> None:
     """Write pieces of an answer."""
     for piece in pieces:
         there.send_bytes(piece)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _grpc_is_in_use() -> Iterator[None]:
+    """As in a process in which other tests have called a server."""
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        grpc.channel_ready_future(channel).result(20)
+        yield
+    server.stop(None).wait()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from server_app.run.remarks import unmeasured
 from server_app.run.run_lock import holding
 from server_app.takeout.model_file import find
 from task.config.read import as_run_config
-from task.datasets.facts import in_words
+from task.datasets.facts_in_words import in_words
 from task.datasets.skew import load_partitioned
 from task.errors import ConfigError, DataError
 from task.resolve.read import read_config

@@ -12,7 +12,8 @@ from PIL import Image
 
 from server_app.results.folder import RunFolder
 from task.datasets import load_dataset
-from task.datasets.facts import SHOWN, as_text, facts_of, in_words
+from task.datasets.facts import facts_of
+from task.datasets.facts_in_words import SHOWN, as_text, in_words
 from task.errors import BouquetError
 from task.resolve.read import read_config
 from tests.support.wards import HEADER, WARDS, deployed, pooled, table

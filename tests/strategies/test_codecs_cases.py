@@ -257,7 +257,7 @@ def test_a_node_sends_codes_while_they_are_smaller_than_their_sum_and_fit_into_m
     assert coder.forwarding(entry, 1).up[0].carry == "partial"
 
 
-def test_codes_that_come_to_another_model_are_refused() -> None:
+def test_codes_that_come_to_another_model_or_that_no_key_asked_for_are_refused() -> None:
     config = read_config({"codec.down": "int8"})
     download, old = Download(config), {"w": np.zeros(50, np.float32)}
     download.known[1] = download.id_of(old)
@@ -266,6 +266,8 @@ def test_codes_that_come_to_another_model_are_refused() -> None:
     assert sha256(chained(steps, old, config, model)) == steps.model
     with pytest.raises(WireError, match=LOST):
         chained(replace(steps, model="0" * 64), old, config, model)
+    with pytest.raises(WireError, match=r'by codec\.down = "none"; got codes'):
+        chained(steps, old, read_config({}), model)
 
 
 def test_what_a_model_takes_down_is_the_same_after_a_resume() -> None:

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from task.datasets import Dataset, load_dataset, load_owned
-from task.datasets.facts import as_text, facts_of
+from task.datasets.facts import facts_of
+from task.datasets.facts_in_words import as_text
 from task.errors import BouquetError, ConfigError
 from task.inputs import read_form, unpacked
 from task.models.adapt import Interface

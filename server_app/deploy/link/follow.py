@@ -18,7 +18,7 @@ from server_app.run.progress import Progress, closing_table, title_of
 from server_app.run.same_run import check_resumed, keys_to_resume
 from task import timing, trust
 from task.config.read import flatten, read_checked
-from task.datasets.facts import as_text
+from task.datasets.facts_in_words import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.references import references_in
