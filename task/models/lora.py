@@ -51,9 +51,7 @@ class Adapters:
             raise ConfigError(choose_from(_END.format("lora.target-modules"), end, {*map(_last, layers)}))
         adapted = [name for name in layers if any(_ends(name, end) for end in self.targets)]
         if end := _unknown(self.modules, modules):
-            raise ConfigError(
-                choose_from(_END.format("lora.modules-to-save"), end, _savable(modules, adapted))
-            )
+            raise ConfigError(_not_saved(end, _savable(modules, adapted)))
         if adapted and all(_within(name, self.modules) for name in adapted):
             raise ConfigError(
                 'run-config keys "lora.target-modules", "lora.modules-to-save": expected a layer that gets '
@@ -105,6 +103,18 @@ def _unknown(ends: tuple[str, ...], names: Iterable[str]) -> str:
     """Return the first end with which no name ends; "" without one."""
     known = [*names]
     return next((end for end in ends if not any(_ends(name, end) for name in known)), "")
+
+
+def _not_saved(end: str, offered: list[str]) -> str:
+    """Return what to write into `lora.modules-to-save` in place of an end that no layer has."""
+    key = "lora.modules-to-save"
+    if offered:
+        return choose_from(_END.format(key), end, offered)
+    return (
+        f'run-config key "{key}": expected "", as peft can save no layer that gets no adapters; got "{end}". '
+        'Layers called as peft calls its own modules, such as "out", need another name in the '
+        'model, such as "out_layer"'
+    )
 
 
 def _ends(name: str, end: str) -> bool:

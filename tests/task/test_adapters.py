@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -244,6 +245,15 @@ def test_each_layer_that_a_refusal_offers_can_be_saved(more: dict[str, nn.Module
         Adapters(2, 0.0, ("2",), ("nothing",), 0.1, 1).add(copy.deepcopy(model))
     for each in offered.split(", "):
         Adapters(2, 0.0, ("2",), (each,), 0.1, 1).add(copy.deepcopy(model))
+
+
+def test_a_model_without_a_layer_that_can_be_saved_says_so() -> None:
+    """All that gets no adapters is `out`, which peft takes for its lora_dropout."""
+    model = nn.Sequential(OrderedDict(hidden=nn.Linear(6, 5), out=nn.Linear(5, 3)))
+    with pytest.raises(
+        ConfigError, match=r'expected "", as .* got "nothing"\. Layers .* such as "out_layer"'
+    ):
+        Adapters(2, 0.0, ("hidden",), ("nothing",), 0.1, 1).add(model)
 
 
 def test_layers_that_do_not_go_together_are_refused_before_peft_does() -> None:
