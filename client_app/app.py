@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.answer import answer
@@ -11,7 +11,7 @@ from client_app.data.node import Node, open_node
 from client_app.data.own_data import check_own_data
 from client_app.data.owner import SIMULATION, Owner, check_spending, config_of_node, owner_of
 from client_app.memory.room import check_room
-from client_app.registering import register
+from client_app.registering import note_left_out, register
 from client_app.stages import queries
 from client_app.stages.node_stage import Query
 from task import trust
@@ -127,6 +127,13 @@ class Answers:
             content = registration.refusal_content(self.owner(context).explain(err))
         return Message(content, reply_to=message)
 
+    def left_out(self, message: Message, context: Context) -> Message:
+        """Tell the node's owner that the run leaves it out, unless the owner is the run's user."""
+        if not self.owner(context).simulation:
+            run = context.run_config.get("run-name") or context.run_id
+            note_left_out(message.content, run, lambda: self.node(context))
+        return Message(RecordDict(), reply_to=message)
+
     def query(self, query: Query) -> OnMessage:
         """Return the handler of a feature's query."""
 
@@ -154,6 +161,7 @@ def make_app(
     answers = Answers(fixed, simulation or bool(fixed))
     made = PhaseApp(answers.phase, [answers.explained, answer_in_kind])
     made.query(registration.REGISTER)(answers.registration)
+    made.query(registration.LEFT_OUT)(answers.left_out)
     for name, query in queries().items():
         made.query(name)(answers.query(query))
     return made

@@ -1,8 +1,9 @@
-"""Answer the registration query: describe the node and its clients, and inform the owner in the log."""
+"""Answer the registration query, and inform the owner in the log, also of a run that leaves this node out."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 
 from client_app.data.node import Node, OneClient
 from client_app.data.own_data import note_own_data
@@ -11,11 +12,13 @@ from client_app.stages import check_ready
 from client_app.trial import try_out
 from client_app.works import TERMS
 from task.datasets.columns import unscaled
-from task.datasets.facts import facts_of, spread
-from task.datasets.facts_in_words import as_text
+from task.datasets.description import described
+from task.datasets.facts import facts_of, names_in, spread
+from task.datasets.facts_in_words import as_text, in_words
 from task.resolve.contract import contract_of
 from task.text import logger
-from task.wire.registration import Registration
+from task.wire.messages import one_line
+from task.wire.registration import Registration, read_notice
 
 
 def register(node: Node, context: Context) -> Registration:
@@ -36,6 +39,19 @@ def register(node: Node, context: Context) -> Registration:
     known = replace(node, share=(0, 1)) if node.owner.simulation else node
     try_out(replace(known, frozen=registered.frozen[0]) if registered.frozen else known)
     return registered
+
+
+def note_left_out(content: RecordDict, run: object, open_node: Callable[[], Node]) -> None:
+    """Tell the owner why the run `run` leaves this node out, and the names that its own data have.
+
+    Raises:
+        WireError: The notice cannot be read.
+    """
+    logger.error("run %s leaves this node out: it %s", one_line(str(run or ""), "?"), read_notice(content))
+    node = open_node()
+    if isinstance(node.clients, OneClient):
+        names = "; ".join(map(" ".join, in_words(names_in(described(node.dataset)))))
+        logger.error("in this node's data: %s", names)
 
 
 def _warn_owner(node: Node) -> None:

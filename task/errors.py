@@ -4,7 +4,7 @@ Every message says what is wrong, where (key, file, client, round), what was exp
 and what to do.
 
 A node sends its errors to the server. Parts that only the node's own log may have are marked as `local(...)`:
-values of cells, labels, names of columns, classes, files and folders. `public` leaves it out.
+values of cells, labels, names of columns, classes, files and folders. `public` has words of `Instead` for it.
 """
 
 import difflib
@@ -13,11 +13,15 @@ import os
 import re
 import traceback
 from collections.abc import Iterable
+from typing import Literal
 
-_BEGIN, _END = "\ue000", "\ue001"  # code points for private use: no text has them, and `local` removes them
-_MARKS = re.compile(f"[{_BEGIN}{_END}]")
-_MARKED = re.compile(f"{_BEGIN}[^{_END}]*{_END}")
-WITHHELD = "[withheld]"
+# Code points for private use, which `local` removes from values. A part is BEGIN, words, MIDDLE, value, END.
+_BEGIN, _MIDDLE, _END = "\ue000", "\ue001", "\ue002"
+_MARKS = re.compile(f"{_BEGIN}[^{_MIDDLE}]*{_MIDDLE}|[{_BEGIN}{_MIDDLE}{_END}]")
+_MARKED = re.compile(f"{_BEGIN}([^{_MIDDLE}]*){_MIDDLE}[^{_END}]*{_END}")
+Instead = Literal["[withheld]", "its program", ""]  # all that may leave a machine in the place of a part
+WITHHELD: Instead = "[withheld]"
+PLACE, NOTE = "one of its files", f" ({WITHHELD}: only the node's own log has it)"
 PACKAGES = ("client_app", "server_app", "strategies", "task")  # of the app
 
 
@@ -29,8 +33,14 @@ class BouquetError(Exception):
 
     @property
     def public(self) -> str:
-        """The text with `WITHHELD` for each `local` part."""
-        return _MARKED.sub(WITHHELD, super().__str__())
+        """The text with other words for each `local` part.
+
+        One that it begins with is the place of the error: a file or folder.
+        """
+        text = _MARKED.sub(r"\1", super().__str__())
+        if text.startswith(WITHHELD):
+            text = PLACE + text.removeprefix(WITHHELD)
+        return text + NOTE * (WITHHELD in text)
 
 
 class ConfigError(BouquetError):
@@ -103,9 +113,9 @@ MISTAKES = (AssertionError, AttributeError, ImportError, NameError, NotImplement
 UNFED = (ImportError, NameError, NotImplementedError)
 
 
-def local(value: object) -> str:
-    """Return a value as a part of a message that does not leave this machine."""
-    return f"{_BEGIN}{_MARKS.sub('', str(value))}{_END}"
+def local(value: object, instead: Instead = WITHHELD) -> str:
+    """Return a value as a part of a message that does not leave this machine, but for the words `instead`."""
+    return f"{_BEGIN}{instead}{_MIDDLE}{_MARKS.sub('', str(value))}{_END}"
 
 
 def reason(err: BaseException) -> str:
@@ -115,7 +125,7 @@ def reason(err: BaseException) -> str:
         head = f"[Errno {err.errno}] {os.strerror(err.errno)}"
         head = head if text.startswith(head) else ""
     rest = text[len(head) :]
-    return head + (local(rest) if rest else "")
+    return head + (local(rest, "" if head else WITHHELD) if rest else "")
 
 
 def public(err: BaseException) -> str:

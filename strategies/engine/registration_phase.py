@@ -20,9 +20,11 @@ from flwr.serverapp import Grid
 from strategies.engine.exchange import Exchange, Terms
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
-from task.errors import AbsentError
+from task.errors import AbsentError, BouquetError
 from task.population import some
 from task.text import logger
+from task.wire.messages import message
+from task.wire.registration import LEFT_OUT, notice_content
 
 
 class RegistrationPhase:
@@ -46,10 +48,19 @@ class RegistrationPhase:
                 two nodes bring data of one client.
             AbsentError: Fewer nodes or clients than needed came within the registry's ``timeout_s``.
         """
-        terms = Terms(self.membership, self.round, most_bytes=0)
+        try:
+            self._gather(grid)
+        except BouquetError:
+            self._notify(grid)  # before the run ends
+            raise
+        self.membership.confirm()
+        self._notify(grid)
+
+    def _gather(self, grid: Grid) -> None:
+        """Ask nodes to register until the round can begin; the exceptions are those of `run`."""
         pause: float = timing.REGISTRATION_FIRST_S
         warned = False
-        with closing(Exchange(grid, (), self.registry.timeout_s, terms)) as exchange:
+        with closing(Exchange(grid, (), self.registry.timeout_s, self._terms())) as exchange:
             while True:
                 exchange.look()
                 self._collect(exchange)
@@ -64,9 +75,20 @@ class RegistrationPhase:
                     logger.warning("%s", self._waits())
                 time.sleep(pause)
                 pause = min(2 * pause, timing.REGISTRATION_LATER_S)
-        self.membership.confirm()
         if warned:
             logger.warning("round %d continues with %d clients", self.round, len(self.registry.names))
+
+    def _terms(self) -> Terms:
+        return Terms(self.membership, self.round, most_bytes=0, once=True)
+
+    def _notify(self, grid: Grid) -> None:
+        """Tell the nodes that are left out why, and wait a moment until they know."""
+        notices = [
+            message(notice_content(why), node, f"query.{LEFT_OUT}", self.round, self.registry.timeout_s)
+            for node, why in self.membership.notices().items()
+        ]
+        if notices:
+            list(Exchange(grid, notices, timing.NOTICE_S, self._terms()))
 
     def _collect(self, exchange: Exchange) -> None:
         """Take answers for as long as they come or are waited for."""

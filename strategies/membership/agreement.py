@@ -90,7 +90,10 @@ def _agree(
 
 def _differs(theirs: Meaning, part: str, whose: str) -> str:
     none = "" if theirs.parts.get(part) else ", which it does not name"
-    return f"has data that differ from {whose} in {PARTS[part]}{none}; its own log has its names"
+    return (
+        f"has data that differ from {whose} in {PARTS[part]}{none}; its own log has its names. Correct its "
+        "file, or the types that are declared for its columns"
+    )
 
 
 def _unclear(words: str, sides: Iterable[list[str]]) -> str:

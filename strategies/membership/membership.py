@@ -61,6 +61,7 @@ class Membership:
         self._sequence = 0
         self._stock: set[int] = set()  # nodes whose app is not Bouquet's, as logged
         self._logged: set[str] = set()
+        self._notified: set[tuple[Incarnation, str]] = set()  # refused nodes that know the reason
 
     # ------------------------------------------------------------------ what the exchange tells
 
@@ -234,6 +235,17 @@ class Membership:
         found |= {n: f"cannot take part: {why}" for n, (why, _) in self._unfit.items()}
         absent = found.keys() - self.admission.admitted
         return {self.nodes[n]: found[n] for n in sorted(absent) if n in self.nodes}
+
+    def notices(self) -> dict[int, str]:
+        """Return the reasons that refused nodes do not know yet, by node; from now on they do."""
+        new = {
+            n: why
+            for n, why in sorted(self.admission.refused.items())
+            if n in self.nodes and not self.claims[n].registration.stock
+            if (self.incarnation(n), why) not in self._notified
+        }
+        self._notified |= {(self.incarnation(n), why) for n, why in new.items()}
+        return new
 
     def outvoted(self) -> BouquetError | None:
         """Return why no run can begin, if most of the nodes that answered cannot take part in one.

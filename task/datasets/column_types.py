@@ -131,7 +131,7 @@ def check_declared(data: Dataset, request: Request, *, party: bool = False) -> N
             name = local(repr(column.name)) if where == OWNER else repr(column.name)
             raise ConfigError(
                 f"{where}: expected columns of {local(data.source)}; got {name}, which it has not."
-                f"{local(nearest(column.name, _names(data)))} Correct the name, or leave it out"
+                f"{local(nearest(column.name, _names(data)), '')} Correct the name, or leave it out"
             )
 
 
@@ -196,8 +196,8 @@ def untyped(said: str, columns: tuple[TypedColumn, ...], request: Request, also:
         also += f" {said_to_be} is no type; the types are {', '.join(TYPES)}"
     columns = (*read_types(RUN, request.column_types), *columns)
     return UntypedError(
-        f"{said}. Give each column of text a type, with the values of all sites: "
-        f"in the run-config key {KEY}={local(as_key(columns).removeprefix(KEY + '='))}, or in the header."
-        f"{local(also)}",
+        f"{said}. Give each column of text a type, with the values of all sites: in the run-config key "
+        f"{KEY}{local(as_key(columns).removeprefix(KEY), '')}, or in the header; the owner of a node also "
+        f"with --{KEY}.{local(also, '')}",
         columns,
     )

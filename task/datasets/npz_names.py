@@ -37,7 +37,7 @@ def column_names(where: str, arrays: Mapping[str, npt.NDArray[Any]], x: npt.NDAr
         raise DataError(
             f"{local(where)}: expected columns to name the inputs of x [N, d], each name once, a category as "
             f"job:category(clerk|nurse) for as many inputs as it has values; got names of {width} inputs for "
-            f"x {list(x.shape)}{local(f', {unfit}') if unfit else ''}"
+            f"x {list(x.shape)}{local(f', {unfit}' if unfit else '', '')}"
         )
     named = (*map(str, columns), TARGET)
     hot = x[:, ~layout_of(named, width)[0]]

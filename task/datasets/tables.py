@@ -174,7 +174,7 @@ class _Table:
 
     def _place(self, path: Path, line: int, column: TypedColumn) -> str:
         number = [c.name for c in self.here].index(column.name) + 1
-        name = local(f' "{column.name}"')
+        name = local(f' "{column.name}"', "")
         return f"{local(path)}, line {line}, column {number}{name}"
 
 

@@ -1,7 +1,8 @@
 """Registration on the wire: a node says which clients it can train, of how many examples.
 
 The server's query has no content; the answer is the record ``roll_call`` and, in ``metrics``, the clients'
-``num-examples``.
+``num-examples``. A node that has registered and that the run leaves out is sent the reason in the record
+``left_out``; its answer has no content.
 """
 
 import json
@@ -19,6 +20,7 @@ from task.wire.checks import check_name, short
 from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, records_of
 
 REGISTER = "roll_call"  # action of the query, and record of the answer
+LEFT_OUT = "left_out"  # action of the notice, and its record
 MOST_CLIENTS = 10**7  # of one node
 MOST_PACKAGES = 64  # packages whose code a run names
 MOST_LACKING = 10_000  # columns that a run declares and a node lacks
@@ -88,6 +90,23 @@ def registration_content(answer: Registration) -> RecordDict:
 def refusal_content(reason: str) -> RecordDict:
     """Return the answer of a node that cannot take part: its configuration or its data are wrong."""
     return RecordDict({REGISTER: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
+
+
+def notice_content(reason: str) -> RecordDict:
+    """Return the notice to a node that is left out; the reason continues the sentence "it ..."."""
+    return RecordDict({LEFT_OUT: ConfigRecord({"reason": one_line(reason)})})
+
+
+def read_notice(content: RecordDict) -> str:
+    """Return why a run leaves this node out, as one printable line.
+
+    Raises:
+        WireError: The notice has no reason.
+    """
+    notice = records_of(content, ConfigRecord).get(LEFT_OUT, ConfigRecord())
+    if not isinstance(reason := notice.get("reason"), str):
+        raise WireError(f"notice: expected a reason as a text; got {short(reason)}", "reason")
+    return one_line(reason, "did not get a reason")
 
 
 def read_registration(content: RecordDict) -> Registration:

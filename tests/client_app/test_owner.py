@@ -49,10 +49,13 @@ def _identity() -> None:
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
 
 
-def call(app: Any, run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> RecordDict:
-    """Return the registration of a node."""
+def call(
+    app: Any, run_config: Mapping[str, Any], node_config: Mapping[str, Any], notice: RecordDict | None = None
+) -> RecordDict:
+    """Return the registration of a node, or its answer to a notice that it is left out."""
     context = Context(7, 3, dict(node_config), RecordDict(), as_run_config(read_config(run_config)))  # type: ignore[arg-type]
-    message = Message(RecordDict(), dst_node_id=3, message_type=f"query.{registration.REGISTER}")
+    kind = registration.REGISTER if notice is None else registration.LEFT_OUT
+    message = Message(notice or RecordDict(), dst_node_id=3, message_type=f"query.{kind}")
     message.metadata.__dict__["_message_id"] = "1"
     return app(message, context).content  # type: ignore[no-any-return]
 
@@ -73,6 +76,20 @@ def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 CSV = {"dataset": "csv", "model": "logistic", "num-classes": 2}
+
+
+def test_the_owner_of_a_node_reads_why_a_run_leaves_it_out(
+    ward: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    notice = registration.notice_content("has data that differ")
+    answer = call(make_app(), CSV | {"run-name": "first"}, ward, notice)
+    assert not list(answer)  # the names stay here
+    why, names = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert why == "run first leaves this node out: it has data that differ"
+    assert names == "in this node's data: columns 1: x (number) -> label; classes 0, 1"
+    caplog.clear()
+    call(make_app(simulation=True), CSV, ward, notice)
+    assert not caplog.records  # the server's terminal says it
 
 
 # ------------------------------------------------------------------------------------------ paths
@@ -192,8 +209,22 @@ def test_names_of_classes_and_pictures_stay(ward: dict[str, Any], tmp_path: Path
 def test_a_missing_file_and_a_full_disk_are_told_without_a_path() -> None:
     err = DataError(f"{local('/srv/smith.csv')}: {reason(OSError(28, 'No space left on device', '/srv/x'))}.")
     assert str(err) == "/srv/smith.csv: [Errno 28] No space left on device: '/srv/x'."
-    assert err.public == "[withheld]: [Errno 28] No space left on device[withheld]."
-    assert DataError(f"{local('a' + chr(0xE001) + 'b')}!").public == "[withheld]!"
+    assert err.public == "one of its files: [Errno 28] No space left on device."
+    for mark in range(0xE000, 0xE003):
+        assert DataError(f"{local('a' + chr(mark) + 'b')}!").public.startswith("one of its files!")
+        assert str(DataError(f"{local(local('a' + chr(mark) + 'b'), '')}!")) == "ab!"
+
+
+def test_what_stays_at_a_node_leaves_a_sentence_that_can_be_read() -> None:
+    name = local(' "sex"', "")
+    err = DataError(
+        f'{local("/srv/smith.csv")}, line 3, column 2{name}: expected a number; got "{local("m")}".'
+    )
+    assert str(err) == '/srv/smith.csv, line 3, column 2 "sex": expected a number; got "m".'
+    assert err.public == (
+        'one of its files, line 3, column 2: expected a number; got "[withheld]". '
+        "([withheld]: only the node's own log has it)"
+    )
 
 
 def fail(text: str) -> None:

@@ -15,6 +15,7 @@ from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow, status
 from server_app.deploy.link.jobs import FINISHED, RUNNING, Jobs
+from server_app.deploy.link.submitters import AUDIT, LONGEST
 from server_app.results.folder import RunFolder
 from server_app.run.progress import Progress
 from task.config.read import as_run_config
@@ -96,6 +97,22 @@ def test_a_node_that_may_not_join_is_refused_at_submission(tmp_path: Path, nodes
     with pytest.raises(ConfigError, match=words):
         follow.submit(kit, OWN | {"run-name": "a", "node-names": nodes})
     assert Jobs(kit.jobs, kit.runs).all() == []
+
+
+def test_the_link_notes_who_submitted_what_also_where_it_refuses(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, 3)
+    with pytest.raises(ConfigError, match='"no-such-key" does not exist'):
+        follow.submit(kit, OWN | {"no-such-key": "cnn"}, submitter="alice")
+    with pytest.raises(ConfigError, match="does not exist"):
+        follow.submit(kit, OWN | {"x\n\x1b" * 1000: 1})
+    number = follow.submit(kit, OWN | {"run-name": "a"}).number
+    lines = [line.split(" ", 1)[1] for line in (kit.logs / AUDIT).read_text().splitlines()]
+    assert lines[0].startswith(
+        'a run of alice was refused: run-config key "no-such-key" does not exist. Did you '
+    )
+    assert lines[1].startswith('a run of link was refused: run-config key "x ?x ?x')
+    assert len(lines[1]) == LONGEST
+    assert lines[2:] == [f"link submitted run a ({number})"]
 
 
 def test_a_resumed_run_keeps_its_nodes_unless_others_are_named(tmp_path: Path) -> None:

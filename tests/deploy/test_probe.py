@@ -68,7 +68,9 @@ def test_a_link_that_is_well_gives_no_trouble(kits: Path) -> None:
 def test_a_port_where_nobody_listens(kits: Path) -> None:
     found = look(free_port(), kits)
     assert not found.answers
-    assert found.trouble.startswith("connection refused. Is the link running, and the port right?")
+    assert found.trouble.startswith(
+        "connection refused. Is the link running, or still starting? Is the port right?"
+    )
 
 
 def test_a_host_that_nobody_knows(kits: Path) -> None:

@@ -36,7 +36,7 @@ from task import timing
 
 ORDERED = [b"settings", b"run", b"message", b"a" * ID_BYTES + b"content"]
 NAME = b"b" * ID_BYTES
-GOOD = (b"head", b"tree", b"more", NAME + b"body", END)
+GOOD = (b"head", b"tree", b"more", b"lines", NAME + b"body", END)
 Work = Callable[[Connection], object]
 
 
@@ -116,11 +116,11 @@ def parent() -> Iterator[Parent]:
 
 def test_an_order_arrives_and_its_answer_is_read(parent: Parent) -> None:
     answer = parent.run(lambda there: write(there, *GOOD))
-    assert (answer.head, answer.tree, answer.state) == (b"head", b"tree", b"more")
+    assert (answer.head, answer.tree, answer.state, answer.remarks) == GOOD[:4]
     assert answer.objects == {NAME.decode(): b"body"}
 
 
-@pytest.mark.parametrize("written", [(), GOOD[:1], GOOD[:3]])
+@pytest.mark.parametrize("written", [(), GOOD[:1], GOOD[:4]])
 def test_how_a_process_ended_is_said(parent: Parent, written: tuple[bytes, ...]) -> None:
     def work(there: Connection) -> None:
         write(there, *written)
@@ -142,7 +142,8 @@ BYTES: dict[str, bytes] = {
     "a head of 1 GB": struct.pack("!i", 2**30),
     "an endless head": struct.pack("!iQ", -1, 2**63),
     "a long tree": struct.pack("!i", 0) + struct.pack("!i", tasks.TREE_BYTES + 1),
-    "a long object": struct.pack("!iii", 0, 0, 0) + struct.pack("!i", tasks.OBJECT_BYTES + 1),
+    "long remarks": struct.pack("!iii", 0, 0, 0) + struct.pack("!i", tasks.REMARKS_BYTES + 1),
+    "a long object": struct.pack("!iiii", 0, 0, 0, 0) + struct.pack("!i", tasks.OBJECT_BYTES + 1),
     "text": b"done" * 1000,
     "a pickle": pickle.dumps({"a": 1}) * 100,
 }
@@ -176,7 +177,7 @@ def test_a_flood_of_objects_ends_at_the_limit_of_a_reply(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work(there: Connection) -> None:
-        write(there, b"", b"", b"")
+        write(there, b"", b"", b"", b"")
         while True:
             there.send_bytes(NAME + b"x" * 1000)
 

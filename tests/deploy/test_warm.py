@@ -17,7 +17,7 @@ from flwr.proto.run_pb2 import Run
 from flwr.supercore.fab import Fab
 
 from server_app.deploy.calls.limits import Limits
-from server_app.deploy.flower.client_task import _Received
+from server_app.deploy.flower.client_task import _Received, _Remarks
 from server_app.deploy.flower.portable_run import keys_of_run
 from server_app.deploy.flower.warm import AcquiredTask
 from server_app.deploy.host import policy
@@ -33,8 +33,10 @@ from server_app.deploy.host.app_integrity import (
 )
 from server_app.deploy.host.host import APP_HEADER
 from server_app.deploy.host.policy import Site
+from server_app.deploy.host.tasks import REMARKS_BYTES
 from task import timing
 from task.errors import PACKAGES, RefusedError
+from task.text import logger
 from tests.support.fleet import served
 from tests.support.runtime import own_bundle
 
@@ -128,6 +130,22 @@ def test_what_counts_as_training(kind: str, yes: bool) -> None:
     assert policy.trains(kind) is yes
 
 
+def test_errors_that_a_task_logs_are_told_to_the_operator_as_lines_of_bounded_length() -> None:
+    logger.addHandler(remarks := _Remarks())
+    try:
+        logger.warning("of no matter")
+        logger.error("no\nspace")
+        try:
+            raise KeyError("x")
+        except KeyError as err:
+            logger.error("%s", err, exc_info=err)
+        assert remarks.packed().decode() == "no space\nKeyError: 'x'"
+        logger.error("%s", "x" * 100_000)
+        assert len(remarks.packed()) == REMARKS_BYTES
+    finally:
+        logger.removeHandler(remarks)
+
+
 def test_the_number_of_rounds_is_limited() -> None:
     site = Site(max_rounds=2)
     policy.may_train(site, 1, installed=True)
@@ -172,7 +190,7 @@ def test_of_a_hook_the_server_hears_the_standard_output_alone(tmp_path: Path) ->
     hook.chmod(0o755)
     with pytest.raises(RefusedError) as info:
         policy.ask(str(hook))
-    assert info.value.public == "not training: [withheld] said on battery[withheld]"
+    assert info.value.public == "not training: its program said on battery"
     assert str(info.value) == f"not training: {hook} said on battery (patient 17)"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from PIL import Image
 
 from client_app.app import make_app
@@ -26,6 +26,7 @@ from task.datasets.reorder import read_by_name
 from task.errors import ConfigError, DataError, WireError
 from task.resolve.read import read_config
 from task.wire.places import INPUTS, OUTPUTS, read_places
+from task.wire.registration import LEFT_OUT, read_notice
 from tests.support.federation import Played, owners_config, play, read_by
 from tests.support.grid import LocalGrid
 
@@ -103,6 +104,10 @@ def left_out(played: Played) -> dict[str, str]:
     return {f"ward-{index[row['node']] + 1}": row["reason"] for row in registry.left_out()}
 
 
+def notices(played: Played) -> list[Message]:
+    return [m for m in played.grid.sent if m.metadata.message_type == f"query.{LEFT_OUT}"]
+
+
 ORDERS = {
     "columns": turned(table(2)),
     "categories": renamed(table(2), job="job:category(nurse|clerk)"),
@@ -151,6 +156,9 @@ def test_a_node_whose_data_mean_something_else_is_left_out_before_round_1(tmp_pa
     assert f"is refused: it has data that differ from those of the others in {words}" in reason
     assert not any(word in reason for word in ("weight_kg", "died", "sick", "cook"))
     assert [row["selected"] for row in played.rows[1:]] == [["ward-1", "ward-3"]] * 2
+    (notice,) = notices(played)  # once, though three phases registered nodes
+    assert played.grid.index[notice.metadata.dst_node_id] == 1
+    assert read_notice(notice.content) in reason
 
 
 def test_a_node_that_joins_late_is_read_by_name_or_left_out(tmp_path: Path) -> None:
@@ -175,6 +183,19 @@ def test_where_no_side_is_most_nodes_no_run_begins_and_all_are_named(tmp_path: P
     two = {k: v for k, v in wards(tmp_path, ward_2=OTHERS["classes"][0]).items() if k != "ward-3"}
     with pytest.raises(ConfigError, match=r"agree on the names of the classes; .* node \d+; node \d+\."):
         run(two)
+
+
+def test_nodes_hear_why_they_are_left_out_before_the_run_ends(tmp_path: Path) -> None:
+    files = wards(tmp_path)
+    grid = grid_of(files)(make_app(simulation=True), [], config_of())
+    registry = ClientRegistry(5.0, 1)
+    registry.membership.expect_data(((99,), 2))
+    with pytest.raises(
+        ConfigError, match=r"has data of shape \[4\], 2 classes; the others have shape \[99\]"
+    ):
+        RegistrationPhase(registry, 1).run(grid)
+    said = [read_notice(m.content) for m in grid.sent if m.metadata.message_type == f"query.{LEFT_OUT}"]
+    assert said == ["has data of shape [4], 2 classes; the others have shape [99], 2 classes"] * 3
 
 
 def test_class_folders_of_other_names_are_left_out(tmp_path: Path) -> None:

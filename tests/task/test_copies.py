@@ -97,8 +97,8 @@ def test_a_reply_is_hashed_once_and_gone_from_its_task_as_it_is_sent(monkeypatch
     ours, theirs = Pipe()
 
     def read() -> None:
-        for _ in range(3):
-            ours.recv_bytes()  # head, tree and state
+        for _ in range(4):
+            ours.recv_bytes()  # head, tree, state and remarks
         while piece := ours.recv_bytes():
             left.append(tracemalloc.get_traced_memory()[0] - before)
             if expected in piece or len(piece) < 1000:
@@ -107,7 +107,7 @@ def test_a_reply_is_hashed_once_and_gone_from_its_task_as_it_is_sent(monkeypatch
     with ThreadPoolExecutor(1) as pool:
         before = tracemalloc.get_traced_memory()[0]
         reading = pool.submit(read)
-        _write(theirs, reply, b"")
+        _write(theirs, reply, b"", b"")
         reading.result()
     assert sum(size for size in hashed if size > 1000) <= MODEL + TENSORS * 1000
     assert min(left) <= -MODEL + 3 * TENSOR  # one tensor, and the copies of it on the way

@@ -18,7 +18,7 @@ from task.wire import checks, registration
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from task.wire.messages import ClientUpdate, NodeReply, RejectedReply, TrainOrder
-from task.wire.registration import Registration
+from task.wire.registration import LEFT_OUT, Registration, notice_content, read_notice
 from tests.support.records import MODEL, through
 
 AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]
@@ -151,6 +151,17 @@ def test_a_node_whose_version_is_not_known_says_none() -> None:
     told = registration.Registration(("a",), np.array([3]), pool="")
     got = registration.read_registration(through(registration.registration_content(told)))
     assert (got.pool, got.version) == ("", "")
+
+
+def test_a_notice_is_one_printable_line_that_is_not_too_long() -> None:
+    hostile = RecordDict({LEFT_OUT: ConfigRecord({"reason": "differs\n\x1b[2Jin its columns" + "!" * 9999})})
+    why = read_notice(hostile)
+    assert why.startswith("differs ?[2Jin its columns!!!")
+    assert len(why) == wire.LONGEST_LINE
+    assert read_notice(notice_content("differs")) == "differs"
+    for content in (RecordDict(), RecordDict({LEFT_OUT: ConfigRecord({"reason": 3})})):
+        with pytest.raises(WireError, match="notice: expected a reason as a text"):
+            read_notice(content)
 
 
 def test_a_registration_of_a_million_equal_clients_is_small() -> None:

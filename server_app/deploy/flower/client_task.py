@@ -6,6 +6,7 @@ The process is a fork of the warm parent. It reads its order from the socket, se
 
 import importlib
 import json
+import logging
 import resource
 import signal
 import socket
@@ -38,9 +39,10 @@ from server_app.deploy.host.app_integrity import difference, forget, run_config
 from server_app.deploy.host.policy import Site, audit, may_train
 from server_app.deploy.host.processes import say
 from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, lacking
-from server_app.deploy.host.tasks import END, ID_BYTES
+from server_app.deploy.host.tasks import END, ID_BYTES, REMARKS_BYTES
 from task.errors import BouquetError, RefusedError, WireError, public, with_kind
 from task.flower.services import FLEET, Protobuf
+from task.text import logger
 from task.units import size_option
 from task.wire.error_codes import ErrorCode
 from task.wire.in_place import give_bytes
@@ -75,6 +77,23 @@ class _Received:
         )  # fmt: skip
 
 
+class _Remarks(logging.Handler):
+    """Collects the errors that are logged, which the node's operator also sees in the terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Collect one."""
+        kind = f"{record.exc_info[0].__name__}: " if record.exc_info and record.exc_info[0] else ""
+        self.lines.append(" ".join(f"{kind}{record.getMessage()}".split()))
+
+    def packed(self) -> bytes:
+        """Return the lines as `server_app.deploy.host.tasks.Answer` has them."""
+        return "\n".join(self.lines).encode(errors="replace")[:REMARKS_BYTES]
+
+
 def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
     """Serve one message: the socket has the order, and gets the answer.
 
@@ -90,6 +109,7 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
     _limit_memory(task.settings["max-memory"])
     message, site = task.message, task.site
     kept = task.kept
+    logger.addHandler(remarks := _Remarks())
     try:
         context = task.context
         app = _admitted(task, own, here)
@@ -108,9 +128,10 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
             say(f"task of run {task.run.run_id} failed: {err if isinstance(err, BouquetError) else why}")
         if not isinstance(err, BouquetError | SystemExit):
             traceback.print_exception(err)  # into the node's own log
+        remarks.lines = remarks.lines or [str(err) if isinstance(err, BouquetError) else why]
         reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a partial reply would be worse than a late end
-    _write(pipe, reply, kept)
+    _write(pipe, reply, kept, remarks.packed())
 
 
 def _read(pipe: Connection) -> _Received:
@@ -133,8 +154,8 @@ def _message() -> Protobuf:
     return FLEET.answer("PullMessages").messages_list.add()
 
 
-def _write(pipe: Connection, reply: Message, kept: bytes) -> None:
-    """Write an answer, and what the app keeps for the next message of its run."""
+def _write(pipe: Connection, reply: Message, kept: bytes, remarks: bytes) -> None:
+    """Write an answer, what the app keeps for the next message of its run, and lines for the operator."""
     if reply.has_content():
         give_bytes(reply.content)
     with no_object_id_recompute():  # each part is hashed once
@@ -142,6 +163,7 @@ def _write(pipe: Connection, reply: Message, kept: bytes) -> None:
         pipe.send_bytes(message_to_proto(remove_content_from_message(reply)).SerializeToString())
         pipe.send_bytes(get_object_tree(reply).SerializeToString())
         pipe.send_bytes(kept)
+        pipe.send_bytes(remarks)
         parts = get_all_nested_objects(reply)
         heads = [name.encode() + part.deflate() for name, part in parts.items() if part.children]
         contents = {name: part for name, part in parts.items() if not part.children}

@@ -69,12 +69,13 @@ def ask(hook: str) -> None:
     Raises:
         RefusedError: With what it printed; the server hears of its standard output alone.
     """
+    program = local(hook, "its program")
     try:
         asked = subprocess.Popen(
             [hook], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     except OSError as err:
-        raise RefusedError(f"not training: {local(hook)} cannot be run: {err.strerror}") from None
+        raise RefusedError(f"not training: {program} cannot be run: {err.strerror}") from None
     with asked:
         for _ in range(HOOK_LOOKS):  # a machine that sleeps meanwhile loses one of them
             try:
@@ -86,10 +87,10 @@ def ask(hook: str) -> None:
                 continue
         else:
             asked.kill()
-            raise RefusedError(f"not training: {local(hook)} did not answer within {timing.HOOK_S:g} s")
+            raise RefusedError(f"not training: {program} did not answer within {timing.HOOK_S:g} s")
     if asked.returncode:
         said = out or f"exit code {asked.returncode}"
-        raise RefusedError(f"not training: {local(hook)} said {said}{local(f' ({noise})') if noise else ''}")
+        raise RefusedError(f"not training: {program} said {said}{local(f' ({noise})' if noise else '', '')}")
 
 
 def audit(site: Site, line: str) -> None:

@@ -31,6 +31,7 @@ READY = 0
 ID_BYTES = 64  # of an object: its SHA-256 in hexadecimal, before its content
 END = b""  # after the last object
 HEAD_BYTES, TREE_BYTES, STATE_BYTES = 64 * 1024, 8 * 1024**2, 256 * 1024**2
+REMARKS_BYTES = 16 * 1024
 OBJECT_BYTES = 64 * 1024**2
 REPLY_BYTES = 2 * 1024**3  # of all objects
 
@@ -47,12 +48,14 @@ class Answer:
         head: The reply without its content.
         tree: The ids of its objects.
         state: What the app keeps for the next message of its run; b"" = nothing.
+        remarks: Lines for the operator of the node, in UTF-8.
         objects: Its content, by id.
     """
 
     head: bytes
     tree: bytes
     state: bytes
+    remarks: bytes = b""
     objects: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -206,7 +209,8 @@ def _read(pipe: Connection) -> Answer:
         OSError: A piece is longer than it may be, or there are too many.
         EOFError: The process ended before it was whole.
     """
-    answer = Answer(pipe.recv_bytes(HEAD_BYTES), pipe.recv_bytes(TREE_BYTES), pipe.recv_bytes(STATE_BYTES))
+    head, tree, state = (pipe.recv_bytes(most) for most in (HEAD_BYTES, TREE_BYTES, STATE_BYTES))
+    answer = Answer(head, tree, state, pipe.recv_bytes(REMARKS_BYTES))
     left = REPLY_BYTES
     while (piece := pipe.recv_bytes(OBJECT_BYTES)) != END:
         left -= len(piece)

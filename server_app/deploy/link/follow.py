@@ -37,6 +37,16 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
             folder holds a run, there is none to resume, it was started with other keys, or the submitter may
             not submit it.
     """
+    try:
+        job = _submit(kit, keys, submitter, overwrite=overwrite)
+    except ConfigError as err:
+        audit(kit, f"a run of {submitter} was refused: {err}")
+        raise
+    audit(kit, f"{submitter} submitted run {job.name} ({job.number})")
+    return job
+
+
+def _submit(kit: LinkKit, keys: dict[str, Any], submitter: str, *, overwrite: bool) -> Job:
     if submitter != OWNER:
         check_keys(keys, submitter)
     if "runs-dir" in keys:
@@ -79,9 +89,7 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
             )
         keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
         keys |= {"node-names": ",".join(nodes)} if nodes else {}
-        job = jobs.submit(name, keys, submitter)
-        audit(kit, f"{submitter} submitted run {name} ({job.number})")
-        return job
+        return jobs.submit(name, keys, submitter)
 
 
 def stop(kit: LinkKit, name: str, submitter: str = OWNER) -> None:

@@ -314,7 +314,8 @@ def left_out_of(kit: LinkKit, job: Job) -> dict[str, str]:
     """Return, by id, the nodes that a run continued without, and why."""
     with suppress(BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
         rows = RunFolder(kit.runs / job.name).left_out()
-        return {str(row["node"]): f"{row['reason']}: run {job.name} continues without it" for row in rows}
+        end = f": run {job.name} continues without it"
+        return {str(row["node"]): row["reason"].removesuffix(".") + end for row in rows}
     return {}
 
 

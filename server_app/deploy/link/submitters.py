@@ -21,10 +21,11 @@ from task.config.read import flatten
 from task.errors import ConfigError
 from task.references import references_in
 from task.storage.files import make_folder, private
+from task.text import plain
 
 MOST_JOBS = 16  # of a submitter that have not ended
 MOST_KEYS, MOST_LETTERS = 1000, 65_536  # of run-config keys that came over the network
-AUDIT = "audit.log"
+AUDIT, LONGEST = "audit.log", 1000  # letters of a line
 
 
 def caller_of(kit: LinkKit, token: str) -> str:
@@ -99,7 +100,8 @@ def _submitted(jobs: Jobs, name: str) -> str:
 
 
 def audit(kit: LinkKit, line: str) -> None:
-    """Add a line to the link's record of who did what."""
+    """Add a line to the link's record of who did what; what came from outside makes it no longer."""
+    line = plain(" ".join(line.split())[:LONGEST])
     make_folder(kit.logs)
     with open(kit.logs / AUDIT, "a", opener=private, encoding="utf-8") as file:
         print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), line, file=file)

@@ -6,6 +6,7 @@ nothing of it is written to the disk here.
 
 import contextlib
 import json
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -31,9 +32,11 @@ from task import timing
 from task.flower.services import Protobuf
 from task.numerics import pages
 from task.storage.files import write_json
+from task.wire.messages import one_line
 from task.wire.registration import REGISTER
 
 REGISTRATION = f"query.{REGISTER}"  # type of the message that asks what data a node has
+MOST_REMARKS = 100  # different ones that tasks of a run make to the operator
 RUNS = 4  # whose apps and states are kept in memory
 SHARE = 0.05  # a pause between polls is at most this share of the silence before it
 
@@ -90,6 +93,7 @@ class MessageLoop:
         self._runs: OrderedDict[int, _KnownRun] = OrderedDict()
         self._kept: OrderedDict[int, bytes] = OrderedDict()  # what apps keep, by series of runs
         self._serving = 0  # the run whose message is served, or was last
+        self._said = (0, set[str]())  # a run, and what its tasks have told the operator
         self._active = threading.Event()
         self._over = threading.Event()
 
@@ -220,6 +224,17 @@ class MessageLoop:
             if message_type == REGISTRATION:
                 self.lacks_memory = f"{why}. Give the node more memory, or the run less data"
 
+    def _tell(self, run: int, remarks: str) -> None:
+        """Say what a task tells the operator; no line twice in a run, whatever the numbers in it."""
+        if self._said[0] != run:
+            self._said = run, set()
+        whose = one_line(f"run {(self._runs[run].keys or {}).get('run-name') or run}")
+        for line in remarks.splitlines():
+            words = re.sub(r"\d", "", line)
+            if words not in self._said[1] and len(self._said[1]) < MOST_REMARKS:
+                self._said[1].add(words)
+                say(line if line.startswith(whose) else f"{whose}: {line}")
+
     def _keep(self, series: int, state: bytes) -> None:
         """Store an app's state for the next message of a series of runs."""
         self._kept[series] = state
@@ -236,6 +251,7 @@ class MessageLoop:
         try:
             self._tasks = self._by_kernels[self._runs[about.run_id].portable]
             answer = self._tasks.run(order, about.ttl)
+            self._tell(about.run_id, answer.remarks.decode(errors="replace"))
             head, tree = read_reply(answer.head, answer.tree, answer.objects, message)
         except (TaskFailedError, ValueError) as err:
             say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")

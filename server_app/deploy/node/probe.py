@@ -123,7 +123,7 @@ def _look(address: tuple[str, int], authority: Path, transport: str) -> Found:
     except TimeoutError:
         return Found(False, SILENT)
     except ConnectionRefusedError:
-        return Found(False, "connection refused. Is the link running, and the port right?")
+        return Found(False, "connection refused. Is the link running, or still starting? Is the port right?")
     except OSError as err:
         return Found(
             False, f"{(err.strerror or str(err)).lower()}. Is the address right, and the network up?"

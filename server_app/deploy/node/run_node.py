@@ -129,8 +129,8 @@ class _NodeProcess:
             self._probed = time.monotonic()
             self.probe.look()
         self._tell_of_port(lost)
-        if self.loop.refused:
-            self._tell(self._refusal())
+        if self.loop.refused and (text := self._refusal()):
+            self._tell(text)
         self._redial(quiet_s)
         if (
             not self._has_memory
@@ -177,20 +177,23 @@ class _NodeProcess:
             self.loop.client.redial()
 
     def _refusal(self) -> str:
-        """Say why the SuperLink does not let this node in."""
+        """Return why the SuperLink does not let this node in; "" while that is usual, as at a first start."""
         self._refused_since = self._refused_since or time.monotonic()
         host, _ = read_address(self.kit.link, "link")
         if not self.loop.held:
             return f"was refused by {host}: {self.loop.refused}"
-        if time.monotonic() < self._refused_since + timing.NOT_LET_IN_S:
+        refused_s = time.monotonic() - self._refused_since
+        if refused_s < timing.NOT_LET_IN_S:
             if self.connected:
                 return (
                     f"was refused by {host}, which accepted the key of {self.kit.name} before: the key was "
                     "revoked, or the link has just started and will read its keys soon"
                 )
+            if refused_s < timing.KEYS_READ_S:
+                return ""
             return (
-                f"was refused by {host}, which believes that an earlier process of this node is still online "
-                "(for up to 60 s), or does not know its key; a link that has just started will read it soon"
+                f"waiting for {host} to let {self.kit.name} in: a link that has just started reads its keys "
+                "first, and one that counts an earlier process of this node as online waits up to 60 s for it"
             )
         return (
             f"was refused: key not accepted. Ask the operator of {host} to register {self.kit.name}, "
