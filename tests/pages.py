@@ -88,11 +88,20 @@ REPRODUCTION = """\
 This page compares our results with the tables of papers, cell by cell:
 
 ```bash
-bouquet reproduce --list           # every cell, its progress, and the time left
+bouquet reproduce --list           # every cell, its progress, and the time that it takes
+bouquet reproduce --quoted --list --budget 5min    # published values that take at most five minutes here
+bouquet reproduce mcmahan-table1-2nn-centred --cells iid-b10-c0 --again   # such a cell once more
 bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
-bouquet reproduce silos --cells fedavg-local --seeds 1 --again # once more: the same bytes?
 bouquet reproduce fedprox --jobs 8 # eight runs at the same time, each with its share of the cores
 bouquet reproduce mytable.toml     # your own table; its results.jsonl lies next to it
+```
+
+A cell that has all its results runs only with `--again`, at its best rate. At the end stands a table with
+the published value, the recorded one and the new one, and whether the models are the same to the bit:
+
+```
+cell        published  recorded      again         difference  verdict
+iid-b10-c0  316        229.1 ± 12.3  229.1 ± 12.3  -28 %       same bits in 3 of 3 seeds
 ```
 
 `make docs` makes the page from the [tables](../../task/recipes/tables) and the

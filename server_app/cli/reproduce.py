@@ -27,8 +27,8 @@ app = typer.Typer()
 
 @app.command(
     epilog="Examples: [bold]bouquet reproduce --list[/bold]  ·  [bold]bouquet reproduce mcmahan-table1-2nn "
-    "--cells 'iid-*' --budget 2h[/bold]  ·  [bold]bouquet reproduce silos --cells fedavg-local --seeds 1 "
-    "--again[/bold]"
+    "--cells 'iid-*' --budget 2h[/bold]  ·  [bold]bouquet reproduce --quoted --list --budget 5min[/bold]  ·  "
+    "[bold]bouquet reproduce mcmahan-table1-2nn-centred --cells iid-b10-c0 --again[/bold]"
 )
 def reproduce(
     table: Annotated[str, typer.Argument(help="Bundled table or TOML file; none = all bundled ones.")] = "",
@@ -37,8 +37,15 @@ def reproduce(
         typer.Option("--cells", help="Names of cells, * and ? allowed; may be repeated. None = all."),
     ] = None,
     budget: Annotated[
-        str, typer.Option(help="Start no run that would end later than this, e.g. 90min, 2h; 0 = start none.")
+        str,
+        typer.Option(
+            help="Start no run that would end later than this, e.g. 90min, 2h; 0 = start none. With --list: "
+            "list only cells that take at most this long."
+        ),
     ] = "",
+    quoted: Annotated[
+        bool, typer.Option("--quoted", help="Only cells of which the paper has a value.")
+    ] = False,
     plan: Annotated[
         str,
         typer.Option(
@@ -48,7 +55,8 @@ def reproduce(
         ),
     ] = ON_CPU,
     listing: Annotated[
-        bool, typer.Option("--list", help="List the cells and their progress, and exit.")
+        bool,
+        typer.Option("--list", help="List the cells, their progress and the time that each takes, and exit."),
     ] = False,
     again: Annotated[
         bool,
@@ -78,19 +86,22 @@ def reproduce(
     from server_app.extras.reproduce.choice import chosen_cells, seconds_of
 
     allow(code)
-    chosen = chosen_cells(table, cells or [], seeds)
+    chosen = chosen_cells(table, cells or [], seeds, quoted=quoted)
     if plan not in (ON_CPU, ON_GPU):
         raise ConfigError(choose_from("--plan", plan, (ON_CPU, ON_GPU)))
     if plan == ON_GPU:
         chosen = _on_gpu(chosen)
     limit = seconds_of(budget)
+    if again:
+        chosen = _measured(chosen)
     if listing:
-        _list(chosen)
+        _list(chosen, again=again, limit_s=limit)
         return
     with importing():
         from server_app.engines.simulate import available_cpus
         from server_app.extras.reproduce import announce
-        from server_app.extras.reproduce.again import compared, measured
+        from server_app.extras.reproduce.again import compared
+        from server_app.extras.reproduce.listing import outcome
         from server_app.extras.reproduce.records import RESULTS, results_of
         from server_app.extras.reproduce.work import TableQueue
         from server_app.run.prepare import check_measured
@@ -104,10 +115,6 @@ def reproduce(
     folder = Path(runs_dir).expanduser().absolute()
     shown = announce.Announcements()
     if again:
-        recorded = measured(chosen)
-        if left_out := len(chosen) - len(recorded):
-            typer.echo(f"{left_out} of {len(chosen)} cells have no results yet: left out", err=True)
-        chosen = recorded
         folder /= "again"
     if jobs > 1:  # a single run finds out by itself
         nodes = nodes or max(1, available_cpus() // jobs)
@@ -127,6 +134,7 @@ def reproduce(
         if again:
             for line in compared(queue):
                 typer.echo(plain(line))
+            console().print("", outcome(queue), "", sep="\n")
             typer.echo(plain(f"results: {folder / RESULTS}"))
         else:
             _write(chosen, folder)
@@ -158,11 +166,20 @@ def _on_gpu(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[Publish
     return [(t, replace(c, round_seconds=c.gpu_round_seconds or 0.0, on_gpu=True)) for t, c in found]
 
 
-def _list(chosen: Sequence[tuple[PublishedTable, Cell]]) -> None:
-    from server_app.extras.reproduce.pages import listing
+def _measured(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
+    """Return the cells that have results, with their best rates alone; say how many have none."""
+    from server_app.extras.reproduce.again import measured
 
-    terminal = console()
-    terminal.print(listing(chosen))
+    found = measured(chosen)
+    if left_out := len(chosen) - len(found):
+        typer.echo(f"{left_out} of {len(chosen)} cells have no results yet: left out", err=True)
+    return found
+
+
+def _list(chosen: Sequence[tuple[PublishedTable, Cell]], *, again: bool, limit_s: float) -> None:
+    from server_app.extras.reproduce.listing import listing
+
+    console().print(listing(chosen, again=again, limit_s=limit_s))
 
 
 def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:

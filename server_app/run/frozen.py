@@ -76,9 +76,11 @@ def _read(folder: Path, names: Iterable[str]) -> Arrays | None:
 
 def write_frozen(folder: Path, frozen: NamedArrays, module: nn.Module) -> None:
     """Write what a run begins with: the adapters' configuration, and the frozen part, unless it is there."""
+    if not frozen:
+        return
     peft_folder.begin(folder, module)
     path = folder / CHECKPOINT / FILE
-    if frozen and not path.exists():
+    if not path.exists():
         write_safetensors(path, frozen)
 
 

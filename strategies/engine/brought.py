@@ -10,8 +10,10 @@ import numpy as np
 
 from strategies.engine.rule import Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number
+from task.catalogue.record import MODEL_UP
 from task.config.knobs import Config
 from task.errors import BouquetError, ConfigError
+from task.numerics.arrays import NamedArrays
 from task.references import load_reference, place
 
 
@@ -30,20 +32,40 @@ def own_rule(name: str) -> type[Rule]:
             f"{where}: expected class {found.__name__}(Rule, update=server_update); got no update"
         )
 
+    if found.takes_mean and found.round is not Rule.round:
+        raise ConfigError(
+            f"{where}: expected an update and no round, as {found.__name__} says takes_mean=True; got both"
+        )
+
     def update(state: Any, replies: AggregatedReplies, config: Config) -> tuple[Any, dict[str, Number]]:
         with _blamed(where, "update"):
             made = found.update(_read_only(state), replies, config)
-        return _checked(where, "update", state, made)
+        return _checked(where, "update", state.arrays, made)
+
+    def mean(state: Any, replies: AggregatedReplies, config: Config) -> tuple[Any, dict[str, Number]]:
+        before = {name: array.copy() for name, array in replies.arrays[MODEL_UP.name].items()}
+        with _blamed(where, "update"):
+            made = found.update(_read_only(state), replies, config)
+        result = _checked(where, "update", before, made)
+        if changed := [n for n, a in result[0].arrays.items() if a.tobytes() != before[n].tobytes()]:
+            raise ConfigError(
+                f"{where}: expected its update to return replies.arrays[{MODEL_UP.name!r}] as it is, since "
+                f"{found.__name__} says takes_mean=True; got other numbers in {changed[0]!r}"
+            )
+        return result
 
     def of_round(self: Any, state: Any, context: RoundContext) -> Round:
         with _blamed(where, "round"):
             made = yield from found.round(self, _read_only(state), context)
-        return _checked(where, "round", state, made)
+        return _checked(where, "round", state.arrays, made)
 
     def prepare(space: dict[str, Any]) -> None:
-        space |= {"__doc__": found.__doc__, "__module__": found.__module__, "round": of_round}
+        space |= {"__doc__": found.__doc__, "__module__": found.__module__}
+        if not found.takes_mean:  # the mean may have another form than the model before: that of ciphertexts
+            space["round"] = of_round
 
-    return new_class(found.__name__, (found,), {"algorithm": name, "update": update}, prepare)
+    made_of = {"algorithm": name, "update": mean if found.takes_mean else update}
+    return new_class(found.__name__, (found,), made_of, prepare)
 
 
 @contextmanager
@@ -65,8 +87,8 @@ def _read_only(state: Any) -> Any:
     return replace(state, arrays=arrays)
 
 
-def _checked(where: str, what: str, state: Any, result: Any) -> tuple[Any, dict[str, Number]]:
-    """Return the state and metrics that the user's code made, if its model has the form of the one before.
+def _checked(where: str, what: str, like: NamedArrays, result: Any) -> tuple[Any, dict[str, Number]]:
+    """Return the state and metrics that the user's code made, if its model has the form of these arrays.
 
     Raises:
         ConfigError: It has another, or none, or a metric is no number.
@@ -80,7 +102,7 @@ def _checked(where: str, what: str, state: Any, result: Any) -> tuple[Any, dict[
             f"dict; got ({_kind(made)}, {_kind(metrics)})"
         )
     got = {name: (np.asarray(a).dtype, np.shape(a)) for name, a in made.arrays.items()}
-    if got != (expected := {name: (a.dtype, a.shape) for name, a in state.arrays.items()}):
+    if got != (expected := {name: (a.dtype, a.shape) for name, a in like.items()}):
         wrong = next(n for n in [*expected, *got] if expected.get(n) != got.get(n))
         raise ConfigError(
             f"{where}: expected its {what} to return the model's arrays, {_words(wrong, expected)}; got "

@@ -210,6 +210,9 @@ class Rule:
     sends: ClassVar[Mapping[str, str]] = MappingProxyType({})  # downward scalars: field of the state, by name
     # Fields of the state that begin at zero for each parameter: their dtype, None = the parameter's.
     zeros: ClassVar[Mapping[str, type | None]] = MappingProxyType({})
+    # Of a user's own rule, whether its update returns the mean of the clients' models as it is; of ours, the
+    # entry says so.
+    takes_mean: ClassVar[bool] = False
     # Whether it goes by the examples of all clients that the run has known, online or not.
     counts_examples: ClassVar[bool] = False
 
@@ -220,8 +223,9 @@ class Rule:
         state: type[ServerState] | None = None,
         sends: Mapping[str, str] | None = None,
         zeros: Mapping[str, type | None] | None = None,
+        takes_mean: bool = False,
     ) -> None:
-        cls.algorithm = algorithm or cls.algorithm
+        cls.algorithm, cls.takes_mean = algorithm or cls.algorithm, takes_mean
         cls.state, cls.sends, cls.zeros = state or cls.state, sends or cls.sends, zeros or cls.zeros
         if update is not None:
             cls.update = staticmethod(update)

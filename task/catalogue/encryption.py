@@ -7,7 +7,7 @@ from task.catalogue.record import MODEL_DOWN, MODEL_UP
 
 
 def why_not_added(entry: Algorithm) -> str:
-    """Return why adding ciphertexts is not all that an algorithm's server needs; "" = it is."""
+    """Return why an algorithm's server needs more than one sum of models; "" = it does not."""
     if entry.pooled:
         return "it trains on all clients' data, so there is nothing to hide"
     if not entry.up:
@@ -17,8 +17,6 @@ def why_not_added(entry: Algorithm) -> str:
     up = tuple(replace(r, of=MODEL_UP.of) for r in entry.up)
     if up != (MODEL_UP,) or entry.down != (MODEL_DOWN,) or entry.phases:
         return "its clients receive or send other records than models, and the server computes with them"
-    if not entry.takes_mean:
-        return "its server computes with the mean, and ciphertexts can only be added"
     return ""
 
 

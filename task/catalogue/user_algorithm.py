@@ -8,7 +8,9 @@ It is best one of ours with what differs::
     class Damped(Rule, update=server_update, sends={"proximal-mu": "mu"}):
         entry = replace(ALGORITHMS["fedprox"], title="Damped", solver="rules:DampedSolver")
 
-Its ``phases`` may have names of their own, for the rule's ``round`` to yield.
+Its ``phases`` may have names of their own, for the rule's ``round`` to yield. A rule whose update returns the
+mean of the clients' models as it is says so with ``takes_mean=True``, a further argument of the class: what
+goes with such rules alone, `he` and `lora.average`, then goes with it.
 
 Whether the class is a rule, `strategies.strategy_of` checks, and `client_app.solvers.solver_of` finds the
 solver: this package imports neither.
@@ -68,7 +70,8 @@ def _entry_of(name: str, rule: type) -> Algorithm:
     if entry in ALGORITHMS.values():  # which says nothing of this rule
         title, about = rule.__name__, (rule.__doc__ or "").strip().partition("\n")[0]
     why = "a rule of the user's own"
-    entry = replace(entry, takes_mean=False, ala=False)  # of the entry that the user's is made of
+    # The entry that the user's is made of says neither of this rule.
+    entry = replace(entry, takes_mean=getattr(rule, "takes_mean", False), ala=False)
     return replace(entry, name=name, rule=name, title=title, about=about, neutral={}, no_neutral=why)
 
 

@@ -1,9 +1,10 @@
 """Homomorphic encryption of sums."""
 
 from task.catalogue.encryption import why_not_added, with_encryption
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.features.feature import Feature, Tensors
-from task.features.reasons import unsafe
+from task.features.reasons import unsafe, why_not_mean
 from task.features.refusals import Choice, pairs
 from task.features.settings import (
     CODEC_DOWN,
@@ -20,6 +21,11 @@ from task.features.settings import (
 
 _CODED = "a ciphertext has every number in full, so a code saves nothing"
 _COLUMNS = "the sums of each client's columns go up in clear"
+_ADDS = "its server computes with the mean, and ciphertexts can only be added"
+
+
+def _why_not(entry: Algorithm) -> str:
+    return unsafe(entry, why_not_added(entry) or why_not_mean(entry, _ADDS))
 
 
 def _refuses_model(_: Config, tensors: Tensors) -> str:
@@ -36,7 +42,7 @@ FEATURE = Feature(
     place=100,
     active=lambda config, _: config.server.he,
     adds=lambda _, contract: with_encryption(contract),
-    choices=(Choice("he", (True,), lambda entry: unsafe(entry, why_not_added(entry))),),
+    choices=(Choice("he", (True,), _why_not),),
     pairs=(
         *pairs(
             ENCRYPTED,

@@ -9,6 +9,7 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import MODEL_DOWN, MODEL_UP
 from task.config.knobs import Config
 from task.features.feature import Feature, Tensors
+from task.features.reasons import why_not_mean
 from task.features.refusals import Choice, Setting, pairs
 from task.features.settings import (
     ALA,
@@ -45,9 +46,9 @@ def _why_not(entry: Algorithm) -> str:
         return f"{_BASIS}, as the clients' own models, means nothing then"
     if entry.up != (MODEL_UP,) or entry.down != (MODEL_DOWN,) or entry.phases or entry.repeats:
         return "its server needs more than one mean of local models, and only that is taken of products"
-    if not entry.takes_mean:
-        return "its server does more than take the mean, in the coordinates of the round's old factors"
-    return ""
+    return why_not_mean(
+        entry, "its server does more than take the mean, in the coordinates of the round's old factors"
+    )
 
 
 def _refuses_model(config: Config, tensors: Tensors) -> str:

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -653,9 +654,16 @@ def test_a_queue_that_ends_early_leaves_its_page(
     assert "| `big` | B = 10 |" in (runs / "tiny.md").read_text("utf-8")
 
 
+def row(cell: str, output: str) -> list[str]:
+    """Return the texts of a cell's row in a table of a terminal."""
+    line = next(line for line in output.splitlines() if line.startswith(f"{cell} "))
+    return re.split(r"\s{2,}", line.strip())[1:]
+
+
 def test_recorded_cells_are_measured_once_more_and_compared(
-    tiny: Path, started: list[dict[str, Any]]
+    tiny: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
     words = ["reproduce", str(tiny), "--cells", "big", "--runs-dir", str(tiny.parent / "runs")]
     none = CliRunner().invoke(app, [*words, "--again"])
     assert "of which none has its learning rates measured" in str(none.exception)
@@ -671,6 +679,7 @@ def test_recorded_cells_are_measured_once_more_and_compared(
     assert [(k["learning-rate"], k["seed"]) for k in started] == [(best, seed) for seed in (1, 2, 3)]
     assert same.count(": the same model, to the bit") == 3
     assert results.read_bytes() == before
+    assert row("big", same) == ["8", "8.0 ± 4.0", "8.0 ± 4.0", "+0 %", "same bits in 3 of 3 seeds"]
     done = tiny.parent / "runs" / "again"
     again = CliRunner().invoke(app, [*words, "--again"]).output
     assert f"to measure and compare once more, delete {done}" in again
@@ -678,12 +687,14 @@ def test_recorded_cells_are_measured_once_more_and_compared(
     for record in list(other.by_run.values()):
         other.add(replace(record, model_sha256="0" * 64, machine="another"))
     third = CliRunner().invoke(app, [*words, "--again"]).output
+    assert row("big", third)[-1] == "same bits in 0 of 3 seeds"
     here = record.machine
     assert third.count(f": other bits than on another; this machine is {here}: ") == 3
     assert f"results: {done / RESULTS}" in third
     further = CliRunner().invoke(app, [*words, "--again", "--seeds", "9"]).output
     assert "seed 9" in further
     assert "no record to compare with" in further
+    assert row("big", further) == ["8", "8.0 ± 4.0", ">20", "no record of 1 seed"]
 
 
 def test_rounds_of_many_runs_stay_on_one_line(
@@ -738,10 +749,62 @@ def test_the_list_says_how_far_each_table_and_cell_is(tiny: Path) -> None:
     assert listed.startswith("tiny: 1 cell: 0 full")
 
 
+def in_seconds(table: Path) -> None:
+    """Have each recorded run take a second a round."""
+    records = RunRecords(results_of(table))
+    for record in list(records.by_run.values()):
+        records.add(replace(record, hours=record.rounds / 3600))
+
+
+def test_a_list_within_a_budget_has_what_takes_no_longer(
+    tiny: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`big` has 24 rounds of a second, `small` as many, `free` is estimated at 20 hours."""
+    worked(tiny)
+    in_seconds(tiny)
+    free = '[cells.free]\nsetting = "B = 2"\nunquoted = "no"\nkeys = {batch-size = 2}\n'
+    tiny.write_text(TINY + free + "seeds = [1]\nlearning-rates = [0.1]\n")
+    monkeypatch.setenv("COLUMNS", "150")
+
+    def listed(*more: str) -> list[str]:
+        return CliRunner().invoke(app, ["reproduce", str(tiny), "--list", *more]).output.splitlines()
+
+    def names(*more: str) -> list[str]:
+        return [line.split()[0] for line in listed(*more)[2:-1]]
+
+    assert names() == ["big", "small", "free"]
+    assert row("big", "\n".join(listed()))[-1] == "24.0 s again"
+    assert row("free", "\n".join(listed()))[-1] == "20:00:00 left"
+    assert names("--budget", "20.5h") == ["big", "small", "free"]
+    assert listed("--budget", "1h")[0] == "tiny: 2 of 3 cells in at most 1:00:00"
+    assert names("--budget", "1h") == names("--quoted") == ["big", "small"]
+    assert names("--budget", "24s", "--cells", "big", "--again") == ["big"]
+    assert listed("--budget", "23s") == ["0 of 3 cells in at most 23.0 s"]
+    assert listed("--again")[0] == "1 of 3 cells have no results yet: left out"
+    none = CliRunner().invoke(app, ["reproduce", str(tiny), "--cells", "free", "--quoted"])
+    assert "--quoted: expected a cell with a value of its paper; got 1 without" in str(none.exception)
+
+
+def test_what_is_listed_within_a_budget_is_measured_within_it(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    """Not at the 20 rounds that a run may have, 60 seconds."""
+    tiny.write_text(TINY.replace("published = 8", 'unquoted = "no"'), "utf-8")
+    worked(tiny)
+    in_seconds(tiny)
+    started.clear()
+    words = ["reproduce", str(tiny), "--cells", "big", "--again", "--budget", "24s"]
+    assert "1 of 1 cell in" in CliRunner().invoke(app, [*words, "--list"]).output
+    del words[-1]
+    words += ["11s"]  # no run takes longer
+    CliRunner().invoke(app, [*words, "--runs-dir", str(tiny.parent / "runs")])
+    assert [keys["seed"] for keys in started] == [1, 2, 3]
+
+
 def test_the_list_says_what_a_measured_cell_took_and_which_cannot_run(
     tiny: Path, started: list[dict[str, Any]]
 ) -> None:
-    """So that a row is found that takes little time to measure again."""
+    """Of 8 rounds each, at the median of 45, 13.5 and 600 s: a run that took long may have waited."""
     worked(tiny)
     results = RunRecords(results_of(tiny))
     at = standing(read_table(str(tiny)).cells["big"], results.by_run)
@@ -754,7 +817,7 @@ def test_the_list_says_what_a_measured_cell_took_and_which_cannot_run(
         .invoke(app, ["reproduce", str(tiny), "--list"], env={"COLUMNS": "150"})
         .stdout.splitlines()
     )
-    assert next(line for line in lines if line.startswith("big ")).rstrip().endswith(" 0:03:00 a run")
+    assert next(line for line in lines if line.startswith("big ")).rstrip().endswith(" 0:18:00 again")
     assert next(line for line in lines if line.startswith("lacks ")).rstrip().endswith("cannot run here")
     assert lines[0] == "tiny: 3 cells: 2 full, 0 a fraction, 1 not run; 1 need what is absent."
 

@@ -86,6 +86,25 @@ class Mean(Rule, update=mean):
     """As FedAvg."""
 
 
+class Exact(Rule, update=mean, takes_mean=True):
+    """Says that it takes the mean and does nothing more."""
+
+
+class Overridden(Exact, update=mean): ...
+
+
+def twice(state, replies, config):
+    return replace(state, arrays={n: 2 * a for n, a in replies.arrays["arrays"].items()}), {}
+
+
+class Twice(Rule, update=twice, takes_mean=True): ...
+
+
+class RoundToo(Exact, update=mean, takes_mean=True):
+    def round(self, state, context):
+        return (yield from super().round(state, context))
+
+
 class Pulled(Rule, update=mean):
     entry = replace(OURS["fedavg"], title="Pulled", solver="own_rules:PulledSolver")
 
@@ -223,6 +242,36 @@ def test_a_rule_gets_what_its_entry_says_and_bears_its_own_name() -> None:
     made = strategy_of(entry.rule)(config)
     state, _ = made.rule.update(ServerState({"w": np.zeros(1, np.float32)}), replies, config)
     assert state.arrays["w"].tolist() == [3.0]
+
+
+@pytest.mark.parametrize("keys", [{"he": True}, {"lora.average": "product"}])
+def test_a_rule_that_says_that_it_takes_the_mean_goes_with_what_needs_that(
+    keys: dict[str, str | float],
+) -> None:
+    """A class derived from it says so again, as it has an update of its own."""
+    _config("Exact", **keys)
+    for name in ("Mean", "Overridden"):
+        with pytest.raises(ConfigError, match=rf'"own_rules:{name}": your rule may .*, takes_mean=True\)'):
+            _config(name, **keys)
+
+
+def test_a_rule_that_says_that_it_takes_the_mean_is_checked() -> None:
+    """Its result is the mean as it came, in any form: with `he` it is a ciphertext, unlike the model."""
+    mean = {"ciphertext": np.arange(5, dtype=np.uint8)}
+    replies = AggregatedReplies({"arrays": mean}, tuple("ab"), np.ones(2, np.int64))
+    before = ServerState({"w": np.zeros(1, np.float32)})
+
+    def updated(name: str) -> ServerState:
+        config = _config(name)
+        return strategy_of(contract_of(config).rule)(config).rule.update(before, replies, config)[0]
+
+    assert updated("Exact").arrays["ciphertext"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ConfigError, match=r"as it is, since Twice says .*other numbers in 'ciphertext'"):
+        updated("Twice")
+    with pytest.raises(ConfigError, match="expected an update and no round, as RoundToo says"):
+        updated("RoundToo")
+    with pytest.raises(ConfigError, match="expected its update to return the model's arrays, w float32"):
+        updated("Mean")
 
 
 def test_what_our_solvers_need_is_asked_of_rules_that_name_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +212,7 @@ def test_a_module_is_saved_whatever_peft_calls_its_own(modules: tuple[str, ...],
         for number, p in enumerate(trained.values()):
             p += 0.1 * number + 0.1
     begin(tmp_path, made)
+    assert not (tmp_path / FOLDER).exists()  # of a run that fails, peft could not read it
     end(tmp_path, {n: p.detach().numpy() for n, p in trained.items()})
     read = peft.PeftModel.from_pretrained(base, str(tmp_path / FOLDER)).eval()
     x = torch.ones(2, 6)
@@ -225,6 +227,43 @@ def test_a_layer_that_peft_cannot_tell_from_its_own_is_refused(name: str, own: s
         Adapters(2, 0.0, ("body.0",), (name,), 0.1, 1).add(Body(name))
     made = Adapters(2, 0.0, ("body.0",), (f"{name}_layer",), 0.1, 1).add(Body(f"{name}_layer"))
     assert any(f".{name}_layer.modules_to_save." in n for n, _ in made.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("more", "offered"),
+    [
+        ({}, "0, about, head, out"),  # not body, whose only layer with adapters is 2, nor the ReLU 1
+        ({"out": nn.Linear(4, 3)}, "0, about, head, head.out"),  # peft takes lora_dropout for this "out"
+        ({"listed": nn.ModuleList([nn.Linear(4, 4)])}, "0, about, head, out"),
+    ],
+)
+def test_each_layer_that_a_refusal_offers_can_be_saved(more: dict[str, nn.Module], offered: str) -> None:
+    model = Body()
+    for name, module in more.items():
+        model.add_module(name, module)
+    with pytest.raises(ConfigError, match=rf"expected one of {offered}; got 'nothing'"):
+        Adapters(2, 0.0, ("2",), ("nothing",), 0.1, 1).add(copy.deepcopy(model))
+    for each in offered.split(", "):
+        Adapters(2, 0.0, ("2",), (each,), 0.1, 1).add(copy.deepcopy(model))
+
+
+def test_a_model_without_a_layer_that_can_be_saved_says_so() -> None:
+    """All that gets no adapters is `out`, which peft takes for its lora_dropout."""
+    model = nn.Sequential(OrderedDict(hidden=nn.Linear(6, 5), out=nn.Linear(5, 3)))
+    with pytest.raises(
+        ConfigError, match=r'expected "", as .* got "nothing"\. Layers .* such as "out_layer"'
+    ):
+        Adapters(2, 0.0, ("hidden",), ("nothing",), 0.1, 1).add(model)
+
+
+def test_layers_that_do_not_go_together_are_refused_before_peft_does() -> None:
+    both = r'"lora.target-modules", "lora.modules-to-save": .*got "0,2", all of it within "body"'
+    with pytest.raises(ConfigError, match=both):
+        Adapters(2, 0.0, ("0", "2"), ("body",), 0.1, 1).add(Body())
+    with pytest.raises(
+        ConfigError, match=r'^run-config key "lora.target-modules": .*of 0, 2, out, about; got ""'
+    ):
+        Adapters(2, 0.0, (), (), 0.1, 1).add(Body())
 
 
 def test_a_client_of_fewer_ranks_has_the_first_rows_of_a_and_columns_of_b() -> None:

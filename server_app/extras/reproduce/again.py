@@ -1,14 +1,19 @@
 """Measure recorded cells once more: at their best rates, and compared with what was recorded."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from server_app.extras.reproduce.pages import said
-from server_app.extras.reproduce.plan import standing
+from server_app.extras.reproduce.plan import once_more, standing
 from server_app.extras.reproduce.records import RunRecords, results_of
-from server_app.extras.reproduce.tables import Cell, PublishedTable
-from server_app.extras.reproduce.work import TableQueue
 from task.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from server_app.extras.reproduce.tables import Cell, PublishedTable
+    from server_app.extras.reproduce.work import TableQueue
 
 
 def measured(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
@@ -18,8 +23,8 @@ def measured(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[Publis
         ConfigError: There is none.
     """
     # The table's own first seed chose the rate, whatever --seeds says.
-    known = [(t, c, standing(t.cells[c.name], RunRecords(results_of(t.path)).by_run).rate) for t, c in chosen]
-    found = [(t, replace(c, rates=(rate,), start=rate)) for t, c, rate in known if rate is not None]
+    known = [(t, c, standing(t.cells[c.name], RunRecords(results_of(t.path)).by_run)) for t, c in chosen]
+    found = [(t, once_more(c, at)) for t, c, at in known if at.rate is not None]
     if not found:
         names = ", ".join(cell.name for _, cell in chosen)
         raise ConfigError(

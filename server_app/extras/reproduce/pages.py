@@ -1,14 +1,9 @@
-"""A paper's table with our values next to the published ones: as Markdown, as HTML, and in a terminal."""
+"""A paper's table with our values next to the published ones, as Markdown and as HTML."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from xml.etree.ElementTree import Element
-
-from rich.console import Group
-from rich.table import Column, Table
-from rich.text import Text
 
 from server_app.extras.reproduce.plan import Standing, standing
 from server_app.extras.reproduce.records import SECONDS_AN_HOUR, RunRecord, RunRecords, results_of
@@ -68,11 +63,11 @@ def rows_of(table: PublishedTable, cells: Iterable[Cell] | None = None) -> list[
     runs = RunRecords(results_of(table.path)).by_run
     base = {name: standing(cell, runs) for name, cell in table.cells.items()}
     return [
-        _row(standing(cell, runs), base.get(cell.speed_up_over)) for cell in cells or table.cells.values()
+        row_of(standing(cell, runs), base.get(cell.speed_up_over)) for cell in cells or table.cells.values()
     ]
 
 
-def _row(at: Standing, base: Standing | None) -> TableRow:
+def row_of(at: Standing, base: Standing | None = None) -> TableRow:
     """Return the row of a cell; its speed-up is over `base`."""
     cell, records = at.cell, list(at.by_seed.values())
     return TableRow(
@@ -262,29 +257,6 @@ def as_html(table: PublishedTable, rows: Sequence[TableRow]) -> str:
         lines = [[claim.says, claim.where, verdict(claim, rows)] for claim in table.claims]
         inside.append(html_table(CLAIM_HEADS, lines))
     return html(table.title, inside)
-
-
-def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Group:
-    """Return the cells by table for a terminal, with what is known of each and the time that it takes.
-
-    Of a measured cell this is the median of its runs, at the best learning rate.
-    """
-    parts: list[Text | Table] = []
-    for table in {t.path: t for t, _ in chosen}.values():
-        rows = rows_of(table, [cell for other, cell in chosen if other.path == table.path])
-        name = Column("cell", no_wrap=True)  # what --cells wants
-        shown = Table(name, "published", "ours", "status", "time", box=None, pad_edge=False)
-        for row in rows:
-            shown.add_row(row.at.cell.name, row.published, row.ours, row.status, _time(row.at))
-        parts += [Text.assemble((table.name, "bold"), f": {counted(rows)}"), shown, Text()]
-    return Group(*parts)
-
-
-def _time(at: Standing) -> str:
-    """Return what a run of a measured cell took, or how much time the cell still takes."""
-    if at.done:
-        return f"{took(median(record.hours for record in at.by_seed.values()))} a run"
-    return CANNOT_RUN if at.cell.needs else f"{took(at.hours_left)} left"
 
 
 def several(count: int, noun: str) -> str:

@@ -9,7 +9,8 @@ has one optimum over the rates; ``grid = "full"`` runs all.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 from server_app.extras.reproduce.records import SECONDS_AN_HOUR, RunRecord, folder_name, run_id
 from server_app.extras.reproduce.tables import FULL, Cell, RunSeed
@@ -120,6 +121,24 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     return Standing(cell, tried, best, there, tuple(wanted), math.fsum(run.hours for run in wanted))
 
 
+def once_more(cell: Cell, at: Standing) -> Cell:
+    """Return a measured cell with its best rate alone, and its runs as the estimate of new ones.
+
+    Its rate must be known: `at` is the standing of the same cell, perhaps with other seeds.
+    """
+    assert at.rate is not None
+    records = [*at.by_seed.values()] or [at.tried[at.rate]]
+    # The median, as a run may have waited for others or for the night.
+    seconds = [record.round_seconds for record in records if record.on_gpu == cell.on_gpu]
+    return replace(
+        cell,
+        rates=(at.rate,),
+        start=at.rate,
+        round_seconds=median(seconds) if seconds else cell.round_seconds,
+        likely_rounds=math.ceil(sum(record.rounds for record in records) / len(records)),
+    )
+
+
 def _limit(cell: Cell, records: Iterable[RunRecord]) -> int:
     """Return the rounds after which a run of the grid can no longer be the best."""
     reached = [r.values.get("rounds") for r in records] if cell.measure.to_target else []
@@ -128,7 +147,9 @@ def _limit(cell: Cell, records: Iterable[RunRecord]) -> int:
 
 
 def _likely(cell: Cell, records: Iterable[RunRecord], limit: int) -> int:
-    """Estimate the rounds of a run: those of the runs that ended by themselves, if any."""
+    """Estimate the rounds of a run: those that are known, or of the runs that ended by themselves."""
+    if cell.likely_rounds:
+        return cell.likely_rounds
     ended = [r.rounds for r in records if r.ended_by not in (None, ROUNDS_OVER)]
     return limit if cell.measure.to_target or not ended else max(ended)
 
@@ -166,6 +187,7 @@ def _round_seconds(cell: Cell, records: Iterable[RunRecord]) -> float:
 def _hours(cell: Cell, limit: int, likely: int, round_seconds: float) -> float:
     """Return the estimated hours of a run: to its likely round, or the paper's, or the limit."""
     rounds = min(limit, likely)
-    if cell.measure.to_target and likely == cell.rounds and cell.published is not None:
+    known = cell.likely_rounds or likely != cell.rounds
+    if cell.measure.to_target and not known and cell.published is not None:
         rounds = min(limit, math.ceil(cell.published))
     return rounds * round_seconds / SECONDS_AN_HOUR

@@ -94,6 +94,7 @@ class Cell:
     on_gpu: bool = False  # whether it is to run on a GPU, and `round_seconds` is the estimate there
     rounds: int = 0  # the most of a run
     least_rounds: int = 1  # to which a run may be limited
+    likely_rounds: int = 0  # of a run, by earlier ones at the same rate; 0 = there are none
     speed_up_over: str = ""  # the cell whose rounds are divided by this one's; "" = none
     rate_key: str = RATE  # run-config key that the learning rates are of
 
