@@ -14,20 +14,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from strategies.engine.journal import Journal, Snapshot
-from strategies.engine.refusals import ALIKE, failed_again, refused_for_good, too_few_replies
+from strategies.engine.refusals import refused_for_good, too_few_replies
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import RoundContext
 from strategies.engine.stage import Leave
+from strategies.engine.standstill import Standstill
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
 from task.config.attack_section import ATTACK_SUCCESS
 from task.config.sections import ServerConfig
-from task.errors import BouquetError
 from task.features import against_divergence
 from task.numerics.arrays import Arrays
 from task.numerics.plateau import MEASURES, plateau
 from task.text import logger
-from task.wire.messages import RejectedReply, pack_arrays
+from task.wire.messages import pack_arrays
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -103,13 +103,10 @@ class Loop:
         self._last: int | None = None  # the last round that was done
         self._begin = 0  # the first round of this start; 0 is before the training
         self._measured: list[dict[str, Any]] = []  # by round, what `task.numerics.plateau` goes by
-        self._trained = False  # whether a round changed the model, or could have
-        self._unused: dict[str, RejectedReply] = {}  # by client, its last reply that was not used
-        self._again: set[str] = set()  # clients that failed twice for one reason
-        self._usable = False  # whether any client has given a usable reply
-        self._idle = 0  # rounds in a row that left the model as it was
+        config = self.rounds.engine.config
+        self._still = Standstill(max(self.server.min_replies, 1), against_divergence(config))
+        self._stuck = False  # whether later rounds cannot change the model
         self._warned = False  # whether a remark has said that the loss is not finite
-        self._stuck = False  # whether later rounds would leave it so, too
 
     def run(self) -> Result:
         """Run the remaining rounds.
@@ -157,7 +154,7 @@ class Loop:
         if snapshot is None:
             return False
         self._begin = snapshot.round + 1
-        self._trained = self.journal.trained()
+        self._still.trained = self.journal.trained()
         self.rounds.restore(snapshot)
         self._measured = [_measures(row) for row in self.journal.rows()] if self.server.plateau_rounds else []
         still = bool(self._measured) and self._plateau()
@@ -208,7 +205,7 @@ class Loop:
             log.add(*self.rounds.engine.take_done())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
-            self._note(log)
+            self._still.note(log)
             if trained is not None:
                 self.result.train_metrics_clientapp[server_round] = trained
         if server_round > 0 or last:
@@ -237,59 +234,20 @@ class Loop:
             head = "expected at least one client that evaluates the model"
             raise too_few_replies(head, lines.values(), lasting)
 
-    def _note(self, log: RoundLog) -> None:
-        """Note whose replies a round did not use; what earlier ones did not use counts until one trains."""
-        dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
-        self._usable = self._usable or bool(log.values["answered"])
-        if not log.values["skipped"] or dropped or log.values["rolled_back"] is not None:
-            self._trained, self._idle = True, 0
-            self._unused, self._again = {}, set()
-            return
-        self._idle += 1
-        self._again |= failed_again(self._unused, log.quarantined)
-        self._unused |= {line.client: line for line in log.quarantined}
-
     def _end_if_stuck(self, server_round: int) -> None:
         """End a run whose later rounds cannot train; what it has trained so far is its result.
 
         Raises:
             BouquetError: It has not trained.
         """
-        if self._trained:
-            error = self._lasting_error(server_round) if self._idle > 1 else None
-            if error and server_round < self.num_rounds:
-                self._stuck = True
-                self.journal.remark(f"warning: the run ends after round {server_round}: {error}")
-        elif error := self._lasting_error(server_round):
+        last, names = server_round == self.num_rounds, self.rounds.registry.names
+        error = self._still.error(server_round, names, self.rounds.why_kept, last=last)
+        if error and not self._still.trained:
             self._await_recording()
             self.journal.nothing_trained(error)
-
-    def _lasting_error(self, server_round: int) -> BouquetError | None:
-        """Return the error of the rounds that left the model as it is; None if a later one may train.
-
-        A run that has trained and then diverges may recover, so replies that the gate refused don't count.
-        """
-        last, registry = server_round == self.num_rounds, self.rounds.registry
-        unused = {c: line for c, line in self._unused.items() if not (self._trained and line.field)}
-        again, names, wanted = self._again, registry.names, max(self.server.min_replies, 1)
-        least = wanted
-        if not self._usable and self._idle > 1 and len(unused) >= ALIKE:
-            again, names, least = set(unused), tuple(unused), 1
-        lasting = refused_for_good(unused, names, least, before_end=not last, again=again)
-        if not (lasting or (last and not self._trained)):
-            return None
-        begin = server_round + 1 - self._idle
-        rounds = f"round {begin}" if self._idle == 1 else f"rounds {begin} to {server_round}"
-        why = self.rounds.why_kept
-        head = (
-            f'{rounds}: expected {wanted} or more usable replies (run-config key "min-replies") in one of '
-            f"them; the model is unchanged{f' ({why})' if why else ''}"
-        )
-        return too_few_replies(head, unused.values(), lasting, self._remedy)
-
-    @property
-    def _remedy(self) -> str:
-        return against_divergence(self.rounds.engine.config)
+        elif error and not last:
+            self._stuck = True
+            self.journal.remark(f"warning: the run ends after round {server_round}: {error}")
 
     def _evaluate(self, log: RoundLog, arrays: ArrayRecord, over: bool) -> None:
         """Evaluate the model after a round, if it is due. Reads nothing that the next round changes.
@@ -314,7 +272,7 @@ class Loop:
         if self._warned or not isinstance(loss, float) or math.isfinite(loss):
             return
         self._warned = True
-        more = f". {self._remedy}" if self._remedy else ""
+        more = f". {self._still.remedy}" if self._still.remedy else ""
         self.journal.remark(f"warning: round {log.round}: the model's test loss is {loss}: it diverged{more}")
 
     def _write_down(self, log: RoundLog, snapshot: Snapshot) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
 SHOWN = 3  # reasons
 # Kinds that one round does not prove: numbers too large, or a message that a node could not read for once.
 SECOND_TIME = ("reply", "order")
-ALIKE = 10  # clients that stand for all, if none has given a usable reply in any round
 ADVICE = {
     "config": "Correct that, and start the run again.",
     "data": "Correct these data, and resume the run.",
