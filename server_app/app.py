@@ -149,7 +149,7 @@ def _run(
             recorder.close()
             raise
         recorder.close()
-    summary = write_results(folder, opened, wire.read_arrays(result.arrays))
+    summary = write_results(folder, opened, wire.read_arrays(result.arrays), recorder.stopped)
     if trackers:
         trackers.finish(summary, path)
     if not follows:  # the caller of a replay reports its outcome

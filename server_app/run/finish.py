@@ -23,9 +23,12 @@ from task.text import logger
 from task.wire import messages as wire
 
 
-def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[str, Any]:
-    """Write the final model, what is measured of it, and the report; return what result.json says."""
-    summary = _summary(folder, opened.keys)
+def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays, stopped: str = "") -> dict[str, Any]:
+    """Write the final model, what is measured of it, and the report; return what result.json says.
+
+    `stopped` is why the run has ended before its last round, if it can be resumed.
+    """
+    summary = _summary(folder, opened.keys) | ({"stopped": stopped} if stopped else {})
     arrays = in_clear(opened.config, model)
     last = summary.get("rounds", 0)
     entry, task, data = contract_of(opened.config), opened.model.task, opened.model.dataset

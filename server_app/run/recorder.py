@@ -58,6 +58,7 @@ class Recorder(Journal):
         self.central = False  # whether the server measures; else the clients' evaluations tell the best round
         self.last_lines: list[dict[str, Any]] = []  # of clients.jsonl, from after the last round
         self.nodes: list[list[dict[str, Any]]] = [[], []]
+        self.stopped = ""  # why the run has ended before its last round
 
     def restore(self) -> Snapshot | None:
         """Return the last checkpoint, the journal files cut back to it.
@@ -97,6 +98,11 @@ class Recorder(Journal):
     def remark(self, line: str) -> None:
         """Show the line above the bar."""
         self.progress.message(line)
+
+    def stuck(self, why: str) -> None:
+        """Note and show why the run ends; its result says so, and it can be resumed."""
+        super().stuck(why)
+        self.stopped = why
 
     def reached(self, target: float) -> bool:
         """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""

@@ -147,6 +147,10 @@ class Journal:
         """No round had enough valid replies, nor will any; the run continues if an override returns."""
         raise error
 
+    def stuck(self, why: str) -> None:
+        """Later rounds could not train, so that the run, which has trained, ends before its last round."""
+        self.remark(f"warning: the run ends {why}")
+
     def reached(self, target: float) -> bool:
         """Return whether the restored run had reached the target accuracy (0 = no target)."""
         return False

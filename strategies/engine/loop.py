@@ -247,7 +247,7 @@ class Loop:
             self.journal.nothing_trained(error)
         elif error and not last:
             self._stuck = True
-            self.journal.remark(f"warning: the run ends after round {server_round}: {error}")
+            self.journal.stuck(f"after round {server_round}: {error}")
 
     def _evaluate(self, log: RoundLog, arrays: ArrayRecord, over: bool) -> None:
         """Evaluate the model after a round, if it is due. Reads nothing that the next round changes.
