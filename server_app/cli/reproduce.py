@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from server_app.extras.reproduce.tables import Cell, PublishedTable
+    from server_app.extras.reproduce.work import TableQueue
 
 ON_CPU, ON_GPU = "cpu", "gpu"  # of --plan
 
@@ -100,18 +101,10 @@ def reproduce(
     with importing():
         from server_app.engines.simulate import available_cpus
         from server_app.extras.reproduce import announce
-        from server_app.extras.reproduce.again import compared
-        from server_app.extras.reproduce.listing import outcome
         from server_app.extras.reproduce.records import RESULTS, results_of
         from server_app.extras.reproduce.work import TableQueue
-        from server_app.run.prepare import check_measured
-    from task.resolve.read import read_config
 
-    for table_, cell in chosen:
-        try:
-            check_measured(read_config(cell.keys_of(cell.start, cell.seeds[0])))
-        except ConfigError as err:
-            raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
+    _check(chosen)
     folder = Path(runs_dir).expanduser().absolute()
     shown = announce.Announcements()
     if again:
@@ -132,10 +125,7 @@ def reproduce(
         left = None
     finally:
         if again:
-            for line in compared(queue):
-                typer.echo(plain(line))
-            console().print("", outcome(queue), "", sep="\n")
-            typer.echo(plain(f"results: {folder / RESULTS}"))
+            _show_again(queue, folder / RESULTS)
         else:
             _write(chosen, folder)
     if left is None:
@@ -180,6 +170,29 @@ def _list(chosen: Sequence[tuple[PublishedTable, Cell]], *, again: bool, limit_s
     from server_app.extras.reproduce.listing import listing
 
     console().print(listing(chosen, again=again, limit_s=limit_s))
+
+
+def _check(chosen: Sequence[tuple[PublishedTable, Cell]]) -> None:
+    """Refuse cells whose keys do not go together, before anything runs."""
+    from server_app.run.prepare import check_measured
+    from task.resolve.read import read_config
+
+    for table, cell in chosen:
+        try:
+            check_measured(read_config(cell.keys_of(cell.start, cell.seeds[0])))
+        except ConfigError as err:
+            raise ConfigError(f"{table.path}, cell {cell.name}: {err}") from None
+
+
+def _show_again(queue: TableQueue, results: Path) -> None:
+    """Show what was measured once more, next to what was recorded."""
+    from server_app.extras.reproduce.again import compared
+    from server_app.extras.reproduce.listing import outcome
+
+    for line in compared(queue):
+        typer.echo(plain(line))
+    console().print("", outcome(queue), "", sep="\n")
+    typer.echo(plain(f"results: {results}"))
 
 
 def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
