@@ -52,8 +52,8 @@ class Input:
 
 
 def of_dataset(data: Dataset, rows: Rows) -> Input:
-    """Return rows of a data set that is loaded."""
-    return Input(data, rows, [str(row) for row in rows], True)
+    """Return rows of a data set that is loaded, called by its ids if it has some."""
+    return Input(data, rows, list(map(str, rows if data.ids is None else data.ids[rows])), True)
 
 
 def read_examples(path: Path, card: ModelCard) -> Input:

@@ -168,6 +168,21 @@ def test_columns_of_a_csv_are_found_by_name_in_any_order(cells: Path, tmp_path: 
     }  # fmt: skip
 
 
+def test_the_runs_own_rows_are_called_by_the_ids_of_their_files(tmp_path: Path) -> None:
+    """By numbers nobody could find them: the rows are in an order of the run's own."""
+    (tmp_path / "sites").mkdir()
+    a_of, rng = dict[str, str](), np.random.default_rng(0)
+    for site in ("east", "west"):
+        lines = [f"{site}-{i},{a:.3f},{int(a > 0.5)}" for i, a in enumerate(rng.random(40))]
+        table(tmp_path / "sites" / f"{site}.csv", "patient,a,label", *lines)
+        a_of |= {line.split(",")[0]: line.split(",")[1] for line in lines}
+    keys = {"dataset": "csv", "data_path": str(tmp_path / "sites"), "model": "logistic"}
+    taken = take(trained(tmp_path, **keys, column_types="patient:id", num_clients=2))
+    examples = own_examples(taken)
+    ids = list(predict(taken, examples).ids)
+    assert [a_of[i] for i in ids] == [f"{a:.3f}" for a in examples.data.x[examples.rows, 0]]
+
+
 @pytest.mark.parametrize(
     ("header", "line", "said"),
     [
