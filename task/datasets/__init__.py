@@ -221,31 +221,33 @@ def check_owned(data_path: Path, client_name: str, folder: Path, column_types: s
     )  # fmt: skip
     if column_types and request.name != "csv":
         raise ConfigError(f"--{KEY}: expected with a csv file; got {request.name}")
+    if_declared = ""
+    try:
+        found, note = _usable(request)
+    except UntypedError as err:  # a run may type them; only what is wrong besides stops the node
+        found, note = _usable(replace(request, column_types=write_types(err.columns)))
+        if_declared = f", if a run declares its columns of text, as in {as_key(err.columns)}"
+    check_declared(found, request)
+    return f"{request.name}, {found.description}{if_declared}{note}"
+
+
+def _usable(request: Request) -> tuple[Dataset, str]:
+    """Return a node's own data as training reads them, or as statistics do, with a note that says so.
+
+    Raises:
+        DataError: Neither can.
+    """
     source = spec_of(request.name).locate(request)
     try:
-        found = _cached(request, source)
-        said = f"{request.name}, {found.description}"
-    except UntypedError as err:
-        found, said = _with_types(request, err)
+        return _cached(request, source), ""
+    except UntypedError:
+        raise
     except DataError as err:
         try:  # statistics read rows without a target, which no training does
             found = _cached(replace(request, doubles=True), source)
         except DataError:
             raise err from None
-        said = f"{request.name}, {found.description}; for statistics only, as training refuses it: {err}"
-    check_declared(found, request)
-    return said
-
-
-def _with_types(request: Request, err: UntypedError) -> tuple[Dataset, str]:
-    """Return a node's table as a run could declare it, and one line that says so."""
-    request = replace(request, column_types=write_types(err.columns))
-    try:
-        found = _cached(request, spec_of(request.name).locate(request))
-    except DataError:
-        raise err from None
-    said = f"{request.name}, {found.description}, if a run declares its columns of text, as in "
-    return found, said + as_key(err.columns)
+        return found, f"; for statistics only, as training refuses it: {err}"
 
 
 def _form(path: Path) -> str:

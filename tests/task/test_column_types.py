@@ -190,9 +190,24 @@ def test_a_node_starts_with_a_plain_file_and_says_what_a_run_has_to_declare(tmp_
     said = check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
     assert said.startswith("csv, 2 training and 2 test examples")
     assert "if a run declares its columns of text, as in column-types='sex:category(f|m)" in said
-    (tmp_path / "t.csv").write_text(PLAIN.replace("30,f", '"3,0",f'))
-    with pytest.raises(DataError, match=r'got "3,0". Write numbers with a decimal point'):
+
+
+@pytest.mark.parametrize(("age", "todo"), [('"3,0"', "Write numbers with a decimal"), ("n.d.", "Correct it")])
+def test_a_node_is_stopped_by_what_no_run_can_mend(age: str, todo: str, tmp_path: Path) -> None:
+    """Types of its columns of text a run may give it, so they are not what the error begins with."""
+    (tmp_path / "t.csv").write_text(PLAIN.replace("30,f", f"{age},f"))
+    why = f'line 2, column 1 "age": expected a number; got "{age.strip(chr(34))}". {todo}'
+    with pytest.raises(DataError) as told:
         check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+    assert str(told.value).startswith(f"{tmp_path / 't.csv'}, {why}")
+
+
+def test_a_plain_file_without_a_label_is_for_statistics_as_a_typed_one(tmp_path: Path) -> None:
+    for text in (TYPED, PLAIN):
+        (tmp_path / "t.csv").write_text(text.replace("train,well", "train,"))
+        said = check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+        assert "for statistics only, as training refuses it: " in said
+        assert 'line 2, column 7 "outcome": expected a label' in said
 
 
 def test_an_owner_declares_what_a_header_could(tmp_path: Path) -> None:
