@@ -18,7 +18,15 @@ from task.datasets import cache, images
 from task.datasets.arrow import is_saved
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.catalogue import DATASETS, spec_of
-from task.datasets.column_types import KEY, UntypedError, as_key, check_declared, write_types
+from task.datasets.column_types import (
+    KEY,
+    UntypedError,
+    as_key,
+    check_declared,
+    declared_in,
+    spelled_twice,
+    write_types,
+)
 from task.datasets.columns import prepared
 from task.datasets.description import Meaning, described
 from task.datasets.own import cut
@@ -227,6 +235,9 @@ def check_owned(data_path: Path, client_name: str, folder: Path, column_types: s
     except UntypedError as err:  # a run may type them; only what is wrong besides stops the node
         found, note = _usable(replace(request, column_types=write_types(err.columns)))
         if_declared = f", if a run declares its columns of text, as in {as_key(err.columns)}"
+        files = spec_of(request.name).locate(request).files
+        if twice := spelled_twice(files, declared_in(request), err.columns):
+            if_declared += f" (but {twice})"
     check_declared(found, request)
     return f"{request.name}, {found.description}{if_declared}{note}"
 

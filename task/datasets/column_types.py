@@ -18,7 +18,7 @@ from pathlib import Path
 
 from task.datasets.base import Dataset, Request
 from task.datasets.csv_rows import Cells, rows_of
-from task.datasets.encode import is_text
+from task.datasets.encode import alike, is_text
 from task.datasets.header import (
     CLIENT,
     MISSING,
@@ -162,18 +162,13 @@ def texts_in(
     """
     values: dict[str, dict[str, None]] = {name: {} for name in kinds}
     text, count = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0)
-    for path in files:
-        rows = rows_of(path)
-        header = [column.name for column in typed_columns(path, next(rows, (1, []))[1], declared)]
-        at = [(i, name) for i, name in enumerate(header) if name in kinds]
-        for _, cells in rows:
-            for i, name in at:
-                if cells[i].lower() in MISSING:
-                    continue
-                count[name] += 1
-                text[name] += is_text(cells[i])
-                if len(values[name]) <= max(MOST_VALUES.values()):
-                    values[name][cells[i]] = None
+    for _, _, name, cell in _cells(files, declared, kinds):
+        if cell.lower() in MISSING:
+            continue
+        count[name] += 1
+        text[name] += is_text(cell)
+        if len(values[name]) <= max(MOST_VALUES.values()):
+            values[name][cell] = None
     found = []
     for name, kind in kinds.items():
         if name not in typed and 2 * text[name] <= count[name]:
@@ -186,6 +181,32 @@ def texts_in(
         elif kind == "category" and name not in typed:
             found.append(TypedColumn(name, "ignore"))
     return tuple(found)
+
+
+def _cells(
+    files: Sequence[Path], declared: Sequence[DeclaredTypes], names: Collection[str]
+) -> Iterator[tuple[Path, int, str, str]]:
+    """Return the cells of these columns, each with its file, line and column."""
+    for path in files:
+        rows = rows_of(path)
+        header = [column.name for column in typed_columns(path, next(rows, (1, []))[1], declared)]
+        at = [(i, name) for i, name in enumerate(header) if name in names]
+        yield from ((path, line, name, cells[i]) for line, cells in rows for i, name in at)
+
+
+def spelled_twice(
+    files: Sequence[Path], declared: Sequence[DeclaredTypes], columns: Sequence[TypedColumn]
+) -> str:
+    """Return words about values of these columns that differ in spelling only, with places of both, or ""."""
+    pairs = [(column.name, *pair) for column in columns for pair in alike(column.values)]
+    first: dict[tuple[str, str], str] = {}
+    for path, line, name, cell in _cells(files, declared, {name for name, _, _ in pairs}) if pairs else ():
+        first.setdefault((name, cell), f"{path.name}, line {line}")
+    said = [
+        f'of column "{name}" the values "{one}" ({first[name, one]}) and "{other}" ({first[name, other]})'
+        for name, one, other in pairs
+    ]
+    return f"{'; '.join(said)} differ in spelling only: write them alike before you list them" if said else ""
 
 
 def untyped(

@@ -2,8 +2,9 @@
 
 import math
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,20 @@ def number(cell: str) -> float:
 def is_text(cell: str) -> bool:
     """Return whether a cell is neither a number nor one with other marks between its digits."""
     return math.isnan(number(cell)) and not _MARKED.fullmatch(cell.replace("_", ""))
+
+
+def spelling(label: str) -> str:
+    """Return what labels or values have in common that differ in capitals, spaces or the form of a number."""
+    plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
+    value = number({"true": "1", "false": "0"}.get(plain, plain))
+    return plain if math.isnan(value) else repr(value)
+
+
+def alike(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Return those values that differ in spelling only from one before them, each after that one."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(spelling(value), value), value) for value in values]
+    return [(one, other) for one, other in pairs if one != other]
 
 
 TYPELESS = "Correct it; a column of text needs a type"

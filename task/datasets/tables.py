@@ -21,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
-from task.datasets.column_types import declared_in, nearest, texts_in, untyped
+from task.datasets.column_types import UntypedError, declared_in, nearest, spelled_twice, texts_in, untyped
 from task.datasets.csv_rows import rows_of
-from task.datasets.encode import TYPELESS, CellError, Encoder, WrongCells
+from task.datasets.encode import TYPELESS, CellError, Encoder, WrongCells, alike
 from task.datasets.folders import listed, visible
 from task.datasets.header import CLIENT, MISSING, SPLIT, TypedColumn, check_alike, parse_header, targets_of
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
-from task.datasets.targets import Row, label_of, spelling, targets
+from task.datasets.targets import Row, label_of, targets
 from task.errors import DataError, local
 from task.inputs import SEQUENCES, packed
 
@@ -92,7 +92,7 @@ class _Table:
                 )
                 found = self.texts()
                 listed = column.name in (c.name for c in found)
-                raise untyped(said, found, self.request) if listed else DataError(said)
+                raise self._untyped(said, found) if listed else DataError(said)
 
     def texts(self) -> tuple[TypedColumn, ...]:
         """Return the columns of text that lack a type, each with one that it could have."""
@@ -180,9 +180,15 @@ class _Table:
         if said:
             there = [c.name for c in self.columns]
             also = "".join(f" {name!r} is no column.{nearest(name, there)}" for name in sorted(self.lacks))
-            raise untyped(said, found, self.request, also, str(self._wrong))
+            raise self._untyped(said, found, also, str(self._wrong))
         if self._wrong:
             raise DataError(str(self._wrong))
+
+    def _untyped(
+        self, said: str, found: tuple[TypedColumn, ...], also: str = "", more: str = ""
+    ) -> UntypedError:
+        twice = spelled_twice(self.files, self.declared, found)
+        return untyped(said, found, self.request, also + (f" But {twice}." if twice else ""), more)
 
     def _place(self, path: Path, line: int, column: TypedColumn) -> str:
         number = [c.name for c in self.here].index(column.name) + 1
@@ -258,15 +264,10 @@ def _counting(table: _Table) -> list[str]:
 
 
 def _alike(table: _Table) -> list[str]:
-    """Return notes on values of a category without a list that differ in spelling only."""
-    notes = []
-    for column, typed in zip(table.encoder.known(), table.encoder.features, strict=True):
-        first: dict[str, str] = {}
-        for value in column.values if not typed.values else ():
-            other = first.setdefault(spelling(value), value)
-            if other != value:
-                notes.append(
-                    f'column "{column.name}": the values "{other}" and "{value}" differ in spelling only, '
-                    "and are two inputs of a model. Write them alike"
-                )
-    return notes
+    """Return notes on values of a category, or classes that are listed, which differ in spelling only."""
+    return [
+        f'column "{column.name}": the values "{one}" and "{other}" differ in spelling only, and are two '
+        f"{'classes' if column in table.targets else 'inputs'} of a model. Write them alike"
+        for column in (*table.encoder.known(), *table.targets)
+        for one, other in alike(column.values)
+    ]

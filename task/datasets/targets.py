@@ -8,7 +8,6 @@ Where the run leaves the task open, one column typed
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Request
 from task.datasets.column_types import KEY, MOST_VALUES, untyped
-from task.datasets.encode import LARGEST, is_text, number
+from task.datasets.encode import LARGEST, is_text, number, spelling
 from task.datasets.header import MISSING, TypedColumn
 from task.errors import DataError, local
 from task.inputs import NUMBERS
@@ -158,6 +157,7 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
         )
         texts = sum(is_text(row.labels[0]) for row in rows)
         if 2 * texts > len(rows) and 1 < len(found) <= MOST_VALUES["target"]:
+            _checkspelling(rows, column)
             raise untyped(
                 f'{said}; got "{local(row.labels[0])}"', (TypedColumn(column, "target", found),), request
             )
@@ -195,13 +195,6 @@ def _whole(label: str) -> int:
     if "_" in label:
         raise ValueError
     return int(label)
-
-
-def spelling(label: str) -> str:
-    """Return what labels or values have in common that differ in capitals, spaces or the form of a number."""
-    plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
-    value = number({"true": "1", "false": "0"}.get(plain, plain))
-    return plain if math.isnan(value) else repr(value)
 
 
 def _checkspelling(rows: Sequence[Row], column: str) -> None:

@@ -165,6 +165,19 @@ def test_the_error_prints_the_types_to_paste(tmp_path: Path) -> None:
     assert "ill" not in told.value.public.replace("[withheld]", "")
 
 
+def test_values_to_paste_that_differ_in_spelling_only_are_pointed_out(tmp_path: Path) -> None:
+    """One stray cell would become an input of every site's model."""
+    with pytest.raises(DataError, match=r"sex:category\(Female\|Male\|male\)") as told:
+        pooled(tmp_path, "age,sex,y\n1,Male,0\n2,Female,1\n3,male,0\n4,Male,1\n")
+    where = 'of column "sex" the values "Male" (t.csv, line 2) and "male" (t.csv, line 4) differ in spelling'
+    assert where in str(told.value)
+    assert "male" not in told.value.public
+    said = check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+    assert f'Female|Male|male)" (but {where}' in said
+    with pytest.raises(DataError, match=r'got "Ill", and "ill" in own.csv, line 2. Write them alike'):
+        own(tmp_path, "age,outcome\n1,ill\n2,well\n3,Ill\n")
+
+
 def test_all_that_is_wrong_in_a_table_is_said_at_once(tmp_path: Path) -> None:
     """Columns of text, gaps, marks and labels; how many cells are wrong stays on the machine."""
     rows = 'age,sex,chol,dose,y\n30,f,,"1,5",0\n,m,,2,\n50,f,1,2,1\n'
