@@ -29,6 +29,7 @@ from task.datasets.column_types import (
 )
 from task.datasets.columns import prepared
 from task.datasets.description import Meaning, described
+from task.datasets.header import OF_PARTS
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, local
 from task.inputs import SEQUENCES, positions
@@ -176,16 +177,24 @@ def load_owned(
 
 
 def _check_party(dataset: Dataset, config: DataConfig) -> None:
-    """Refuse a table of rows without ids as a party's, and one without labels as any other's.
+    """Refuse a table without ids, or with parts, as a party's, and one without labels as any other's.
 
     Raises:
-        DataError: Naming the file and what its header lacks.
+        DataError: Naming the file and what is wrong with its header.
     """
     parties = config.partition == "columns"
     if parties and dataset.ids is None and spec_of(config.dataset).own:
         raise DataError(
             f"{local(dataset.source)}: expected a column of ids, by which the parties' rows are matched; got "
             f'none. Type it as in patient:id, in the run-config key "{KEY}" or in the header of the csv file'
+        )
+    of_parts = [name for name, what in dataset.read.get("other", {}).items() if what == OF_PARTS]
+    if parties and dataset.ids is not None and of_parts:
+        raise DataError(
+            f"{local(dataset.source)}: expected no column of type split, because in a vertical run the ids "
+            "that all parties have in common say which rows are for the test; got "
+            f"{local(repr(of_parts[0]))}. Type it NAME:ignore, in the csv file's header or, if it has no "
+            f'type there, in the run-config key "{KEY}"'
         )
     if not parties and not dataset.labelled:
         raise DataError(

@@ -35,6 +35,7 @@ from typing import NamedTuple
 from task.errors import BouquetError, DataError, local
 
 CLIENT, SPLIT = RESERVED = ("client", "split")  # types, and names of columns that have them
+OF_PARTS = "training or test"  # what facts about the data say that a column of type split is for
 TYPES = ("category", CLIENT, "group", "id", "ignore", "number", SPLIT, "target", "token")
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # cells without a value, in lower case
 OTHER_MARKS = (";", "\t", "|")  # separators that some programs use instead of commas
@@ -158,7 +159,7 @@ def _check_names(path: Path, columns: Sequence[TypedColumn]) -> None:
 
 
 def _check_roles(path: Path, columns: Sequence[TypedColumn]) -> None:
-    """Refuse several columns of ids, owners or parts, and parts that would contradict ids."""
+    """Refuse several columns of ids, owners or parts."""
     of = {role: [c.name for c in columns if c.role == role] for role in ("id", *RESERVED)}
     for role, names in of.items():
         if len(names) > 1:
@@ -166,11 +167,6 @@ def _check_roles(path: Path, columns: Sequence[TypedColumn]) -> None:
                 f"{local(path)}, line 1: expected one column of type {role}; got {local(names)}. Type the "
                 "others NAME:ignore."
             )
-    if of["id"] and of[SPLIT]:
-        raise DataError(
-            f"{local(path)}, line 1: expected no column of type split with a column of ids, from which it "
-            "follows at all parties which common rows are for the test; got both. Type one NAME:ignore."
-        )
 
 
 def targets_of(path: Path, columns: Sequence[TypedColumn]) -> tuple[TypedColumn, ...]:

@@ -25,7 +25,16 @@ from task.datasets.column_types import UntypedError, declared_in, nearest, spell
 from task.datasets.csv_rows import rows_of
 from task.datasets.encode import TYPELESS, CellError, Encoder, WrongCells, alike
 from task.datasets.folders import listed, visible
-from task.datasets.header import CLIENT, MISSING, SPLIT, TypedColumn, check_alike, parse_header, targets_of
+from task.datasets.header import (
+    CLIENT,
+    MISSING,
+    OF_PARTS,
+    SPLIT,
+    TypedColumn,
+    check_alike,
+    parse_header,
+    targets_of,
+)
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, targets
@@ -57,7 +66,6 @@ class _Table:
         self.here: tuple[TypedColumn, ...] = ()  # of the file that is read
         self.roles: dict[str, TypedColumn] = {}  # columns by role
         self.rows: list[Row] = []
-        self._ids: list[str] = []
         self.aside: tuple[str, ...] = ()  # names of columns that no model reads, for groups of people
         self.empty: list[str] = []  # names of files without a row below the header
         self._wrong = WrongCells()
@@ -106,40 +114,39 @@ class _Table:
 
     def others(self) -> dict[str, str]:
         """Return by name what columns are for that a model neither reads nor predicts."""
-        of = {CLIENT: "owner", SPLIT: "training or test", "ignore": "left out", "id": "ids"}
+        of = {CLIENT: "owner", SPLIT: OF_PARTS, "ignore": "left out", "id": "ids"}
         of["group"] = "groups of people"
         rest = (c for c in self.columns if c not in self.targets and c not in self.encoder.features)
         return {c.name: of.get(c.role, "left out") for c in rest}
 
-    def ids(self) -> npt.NDArray[np.str_] | None:
-        """Return the id of each row; None if the header has no column of them.
+    def ids(self, rows: Sequence[Row]) -> npt.NDArray[np.str_] | None:
+        """Return the id of each of these rows; None if the header has no column of them.
 
         Raises:
             DataError: An id is there twice.
         """
-        if not self._ids:
+        if "id" not in self.roles:
             return None
         lines: dict[str, tuple[Path, int]] = {}
-        for row, value in zip(self.rows, self._ids, strict=True):
-            if value in lines:
-                path, line = lines[value]
+        for row in rows:
+            if row.id in lines:
+                path, line = lines[row.id]
                 raise DataError(
                     f"{local(row.path)}, line {row.line}: expected an id that no other row has; got "
-                    f"{local(repr(value))} again, which is in {local(path)}, line {line}, too. Keep one row "
+                    f"{local(repr(row.id))} again, which is in {local(path)}, line {line}, too. Keep one row "
                     "for each."
                 )
-            lines[value] = row.path, row.line
-        return np.array(self._ids, dtype=np.str_)
+            lines[row.id] = row.path, row.line
+        return np.array([row.id for row in rows], dtype=np.str_)
 
     def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> Row:
         row = {c.name: cell for c, cell in zip(self.here, cells, strict=True)}
         labels = tuple(label_of(row[c.name]) for c in self.targets)
         of_owner, of_part = self.roles.get(CLIENT), self.roles.get(SPLIT)
-        for column in self.columns:
-            if column.type == "id":
-                if row[column.name].lower() in MISSING:
-                    self._refuse(path, line, column, "an id; the cell is empty", FILL)
-                self._ids.append(unicodedata.normalize("NFC", row[column.name]))
+        of_id = self.roles.get("id")
+        who = unicodedata.normalize("NFC", row[of_id.name]) if of_id else ""
+        if of_id and who.lower() in MISSING:
+            self._refuse(path, line, of_id, "an id; the cell is empty", FILL)
         # In a table of statistics the target is a column like others.
         required = not (self.request.doubles and self.request.keep_missing)
         for column, label in zip(self.targets, labels, strict=True):
@@ -156,7 +163,7 @@ class _Table:
             words = f'train, test or validation; got "{local(row[of_part.name])}"'
             self._refuse(path, line, of_part, words, "Correct the cell")
         x = [self._value(path, line, column, row[column.name]) for column in self.encoder.features]
-        return Row(path, line, x, labels, owner, part, tuple(row[name] for name in self.aside))
+        return Row(path, line, x, labels, owner, part, who, tuple(row[name] for name in self.aside))
 
     def _value(self, path: Path, line: int, column: TypedColumn, cell: str) -> float:
         try:
@@ -233,7 +240,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
         # Tokens are a sequence, which nodes must not bring into an order by names.
         columns=() if form else (*map(str, columns), ", ".join(c.name for c in table.targets)),
-        ids=table.ids(),
+        ids=table.ids(rows),
         aside={name: [row.aside[i] for row in rows] for i, name in enumerate(table.aside)},
         labelled=bool(table.targets),
         read={"other": table.others()} | ({"lacks": sorted(table.lacks)} if table.lacks else {}),

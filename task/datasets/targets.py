@@ -38,6 +38,7 @@ class Row(NamedTuple):
     labels: tuple[str, ...]  # the cells of the targets
     owner: str | None  # None: the file does not say
     part: str  # of `task.datasets.parts`; "" = the file does not say
+    id: str = ""  # who it is of; "" = the file does not say
     aside: tuple[str, ...] = ()  # of the columns by which a run may compare groups of people
 
 

@@ -156,6 +156,18 @@ def test_an_untyped_column_of_ids_is_named(tmp_path: Path) -> None:
     assert typed.notes == ()
 
 
+def test_rows_with_ids_may_say_which_part_they_are_in(tmp_path: Path) -> None:
+    """A row that is left out, here the second, takes its id with it."""
+    parts = ("train", "validation", "test", "train")
+    text = "who:id,split,a,label\n" + "".join(f"p{i},{part},{i},{i % 2}\n" for i, part in enumerate(parts))
+    data = csv(tmp_path, text)
+    assert data.ids is not None
+    assert (data.num_train, list(zip(data.ids, data.x[:, 0], strict=True))) == (
+        2,
+        [("p0", 0), ("p3", 3), ("p2", 2)],
+    )
+
+
 def test_values_of_a_category_that_differ_in_spelling_only_are_named(tmp_path: Path) -> None:
     data = csv(tmp_path, "job:category,ill\nnurse,0\nNurse,1\nclerk,0\nclerk,1\n")
     assert data.notes[0].startswith('column "job": the values "Nurse" and "nurse" differ in spelling only')

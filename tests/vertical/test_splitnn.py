@@ -296,7 +296,6 @@ def test_some_parties_alone_can_be_named(tmp_path: Path) -> None:
         ),
         ("who:id", "who:ignore", "expected a column of ids"),
         ("who:id,x0", "who:id,x0:id", "expected one column of type id"),
-        ("who:id,x0", "who:id,split", "expected no column of type split with a column of ids"),
     ],
 )
 def test_a_file_whose_ids_cannot_be_used_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -304,6 +303,17 @@ def test_a_file_whose_ids_cannot_be_used_is_refused(tmp_path: Path, old: str, ne
     text = files["ada"].read_text(encoding="utf-8")
     assert old in text
     files["ada"].write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises((DataError, ConfigError), match=words):
+        parties.play_own({"ada": files["ada"]}, parties.config())
+
+
+def test_a_party_whose_file_says_which_rows_are_for_the_test_is_refused(tmp_path: Path) -> None:
+    """The common ids say it to all parties alike; other runs read such a file."""
+    files = parties.owners(tmp_path)
+    head, *lines = files["ada"].read_text(encoding="utf-8").splitlines()
+    text = "\n".join([f"{head},fold:split", *(f"{line},train" for line in lines)])
+    files["ada"].write_text(text, encoding="utf-8")
+    words = "expected no column of type split, because in a vertical run .*got 'fold'. Type it NAME:ignore"
     with pytest.raises((DataError, ConfigError), match=words):
         parties.play_own({"ada": files["ada"]}, parties.config())
 
