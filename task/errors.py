@@ -19,7 +19,8 @@ from typing import Literal
 _BEGIN, _MIDDLE, _END = "\ue000", "\ue001", "\ue002"
 _MARKS = re.compile(f"{_BEGIN}[^{_MIDDLE}]*{_MIDDLE}|[{_BEGIN}{_MIDDLE}{_END}]")
 _MARKED = re.compile(f"{_BEGIN}([^{_MIDDLE}]*){_MIDDLE}[^{_END}]*{_END}")
-Instead = Literal["[withheld]", "its program", ""]  # all that may leave a machine in the place of a part
+# All that may leave a machine in the place of a part.
+Instead = Literal["[withheld]", "its program", "its target", "the values in its list", "another", ""]
 WITHHELD: Instead = "[withheld]"
 PLACE, NOTE = "one of its files", f" ({WITHHELD}: only the node's own log has it)"
 PACKAGES = ("client_app", "server_app", "strategies", "task")  # of the app
@@ -33,11 +34,11 @@ class BouquetError(Exception):
 
     @property
     def public(self) -> str:
-        """The text with other words for each `local` part.
+        """The text, in one line, with other words for each `local` part.
 
         One that it begins with is the place of the error: a file or folder.
         """
-        text = _MARKED.sub(r"\1", super().__str__())
+        text = " ".join(_MARKED.sub(r"\1", super().__str__()).splitlines())
         if text.startswith(WITHHELD):
             text = PLACE + text.removeprefix(WITHHELD)
         return text + NOTE * (WITHHELD in text)

@@ -224,6 +224,6 @@ def untyped(
     return UntypedError(
         f"{said}. Give each column of text a type, with the values of all sites: in the run-config key "
         f"{KEY}{local(as_key(columns).removeprefix(KEY), '')}, or in the header; the owner of a node also "
-        f"with --{KEY}.{local(also, '')}{' ' if more else ''}{more}",
+        f"with --{KEY}.{local(also, '')}{chr(10) if more else ''}{more}",
         columns,
     )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.header import MISSING, TypedColumn
-from task.errors import DataError, local
+from task.errors import WITHHELD, DataError, local
 from task.inputs import LARGEST_ID
 
 Floats = npt.NDArray[np.float32]
@@ -61,9 +61,9 @@ class CellError(ValueError):
 
 
 class WrongCells:
-    """Everything that is wrong in the cells of a table, for one error: by remedy and column, the first cell.
+    """Everything that is wrong in the cells of a table, for one error: a line for each remedy and column.
 
-    How many there are stays on this machine.
+    It shows the first cell; how many there are stays on this machine.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class WrongCells:
         return gone[0] if gone else ""
 
     def __str__(self) -> str:
-        return " ".join(f"{self._cells(todo)}. {todo}." for todo in self._first)
+        return "\n".join(f"{self._cells(todo)}. {todo}." for todo in self._first)
 
     def _cells(self, todo: str) -> str:
         columns = self._first[todo]
@@ -101,7 +101,7 @@ class WrongCells:
             said.append(first + (local(f" (and {more} more)") if more else ""))
         if len(columns) > SHOWN:
             said.append(f"and {len(columns) - SHOWN} more columns")
-        return "; ".join(said)
+        return ";\n".join(said)
 
 
 class Encoder:
@@ -146,15 +146,19 @@ class Encoder:
         if places is not None:
             if not missing and not column.values and "|" not in cell:
                 return places.setdefault(cell, len(places))
-            expected = f"one of {local(', '.join(places))}" if column.values else 'a value without "|"'
+            listed = f"one of {local(', '.join(places), 'the values in its list')}"
+            expected = listed if column.values else 'a value without "|"'
         todo = TYPELESS
         if places is not None:
             todo = "Correct it, or add the value to the list of the column's type, at all sites alike"
         if places is None and _MARKED.fullmatch(cell):
             todo = "Write numbers with a decimal point and without other marks, as in 1234.5"
         if missing:
+            expected = "a value"
             todo = 'Fill it in, or set the run-config key missing="mean" (or "zero")'
-        raise CellError(f'{expected}; got "{local(cell)}"', todo)
+        quoted = local(f'"{cell}"', "another" if column.values else WITHHELD)
+        got = f"got {quoted}" if cell else "the cell is empty"
+        raise CellError(f"{expected}; {got}", todo)
 
     def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:
         """Return the codes of all rows, [N, features], as a model reads them, [N, d]."""

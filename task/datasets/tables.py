@@ -152,7 +152,9 @@ class _Table:
         for column, label in zip(self.targets, labels, strict=True):
             if required and label.lower() in MISSING and label not in column.values:
                 got = f'got "{local(label)}"' if label else "the cell is empty"
-                todo = f"{FILL}; a class of that name is listed, as in name:target(a|b)"
+                todo = FILL
+                if label:
+                    todo += ". If that is the name of a class, list the classes, as in name:target(a|b)"
                 self._refuse(path, line, column, f"a label; {got}", todo)
         if owner is None and of_owner:
             owner = row[of_owner.name]

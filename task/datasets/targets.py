@@ -109,7 +109,7 @@ def _numbers(rows: Sequence[Row], columns: Sequence[TypedColumn], request: Reque
                 continue
             if not abs(y[i, j]) <= LARGEST or (labels and y[i, j] not in (0, 1)):
                 raise DataError(
-                    f'{local(row.path)}, line {row.line}, column "{local(columns[j].name)}": expected '
+                    f"{_place(row, columns[j].name)}: expected "
                     f'{expected} to predict; got "{local(cell)}". Correct the cell or remove the line.'
                 )
     y = y if request.doubles else y.astype(np.float32)
@@ -152,7 +152,7 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
     if request.owner and not whole:
         row, found = rows[len(values)], tuple(sorted({row.labels[0] for row in rows}))
         said = (
-            f'{local(row.path)}, line {row.line}, column "{local(column)}": labels of a node\'s own data '
+            f"{_place(row, column)}: labels of a node's own data "
             f"must be integers {_range(request)}, or classes that are listed, so that all nodes number the "
             "classes alike"
         )
@@ -171,7 +171,7 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
         for value, row in zip(values, rows, strict=True):
             if not 0 <= value < most:
                 raise DataError(
-                    f'{local(row.path)}, line {row.line}, column "{local(column)}": expected a label '
+                    f"{_place(row, column)}: expected a label "
                     f'{_range(request)}; got {local(value)}. Renumber the labels or raise "num-classes".'
                 )
         return np.array(values, dtype=np.int64), ()
@@ -205,7 +205,7 @@ def _checkspelling(rows: Sequence[Row], column: str) -> None:
         known = first.setdefault(spelling(row.labels[0]), row)
         if known.labels != row.labels:
             raise DataError(
-                f'{local(row.path)}, line {row.line}, column "{local(column)}": expected labels that differ '
+                f"{_place(row, column)}: expected labels that differ "
                 f'in more than spelling; got "{local(row.labels[0])}", and "{local(known.labels[0])}" in '
                 f"{local(known.path.name)}, line {known.line}. Write them alike."
             )
@@ -221,12 +221,18 @@ def _listed(rows: Sequence[Row], target: TypedColumn, request: Request) -> Ints:
     places = {label_of(value): place for place, value in enumerate(target.values)}
     for row in rows:
         if row.labels[0] not in places:
+            found = local(f'"{row.labels[0]}"', "another")
             raise DataError(
-                f'{local(row.path)}, line {row.line}, column "{local(target.name)}": expected one of '
-                f'{local(", ".join(target.values))}; got "{local(row.labels[0])}". Correct the cell or the '
-                "list of classes."
+                f"{_place(row, target.name)}: expected one of "
+                f"{local(', '.join(target.values), 'the values in its list')}; got {found}. Correct the cell "
+                "or the list of classes."
             )
     return np.array([places[row.labels[0]] for row in rows], dtype=np.int64)
+
+
+def _place(row: Row, column: str) -> str:
+    name = local(f'column "{column}"', "its target")
+    return f"{local(row.path)}, line {row.line}, {name}"
 
 
 def _range(request: Request) -> str:

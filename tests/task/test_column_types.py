@@ -186,16 +186,42 @@ def test_all_that_is_wrong_in_a_table_is_said_at_once(tmp_path: Path) -> None:
     said = str(told.value)
     assert said.startswith(f'{tmp_path / "t.csv"}, line 2, column 2 "sex": expected a number; got "f". Give ')
     assert 'column-types="sex:category(f|m)"' in said
-    assert 'line 2, column 3 "chol": expected a number; got "" (and 1 more); ' in said
-    assert 'line 3, column 1 "age": expected a number; got "". Fill it in, or set' in said
+    assert 'line 2, column 3 "chol": expected a value; the cell is empty (and 1 more);\n' in said
+    assert 'line 3, column 1 "age": expected a value; the cell is empty. Fill it in, or set' in said
     assert said.count('missing="mean"') == 1
     assert 'column 4 "dose": expected a number; got "1,5". Write numbers with a decimal point' in said
-    assert 'line 3, column 5 "y": expected a label; the cell is empty. Fill it in' in said
-    assert "line 2, column 3: expected a number" in told.value.public
+    assert 'line 3, column 5 "y": expected a label; the cell is empty. Fill it in or remove the line.' in said
+    assert all(line.startswith(str(tmp_path)) for line in said.splitlines())
+    assert "line 2, column 3: expected a value" in told.value.public
+    assert "\n" not in told.value.public
     assert "1 more" not in told.value.public
     many = ",".join(f"c{i}" for i in range(9))
-    with pytest.raises(DataError, match=r'column 5 "c4": .*got ""; and 3 more columns. Fill it in'):
+    with pytest.raises(DataError, match=r'column 5 "c4": .*empty;\nand 3 more columns. Fill it in'):
         pooled(tmp_path, f"{many}\n,,,,,,,,1\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "public"),
+    [
+        (
+            "sex:category(f|m),y\nmale,1\n",
+            'column 1 "sex": expected one of f, m; got "male". C',
+            "column 1: expected one of the values in its list; got another. C",
+        ),
+        (
+            "age,y:target(ill|well)\n1,poor\n",
+            'column "y": expected one of ill, well; got "poor". C',
+            "its target: expected one of the values in its list; got another. C",
+        ),
+    ],
+)
+def test_a_server_is_told_in_words_of_a_value_that_is_not_listed(
+    text: str, said: str, public: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError) as told:
+        own(tmp_path, text)
+    assert f"own.csv, line 2, {said}" in str(told.value)
+    assert told.value.public.startswith(f"one of its files, line 2, {public}")
 
 
 def test_a_node_starts_with_a_plain_file_and_says_what_a_run_has_to_declare(tmp_path: Path) -> None:

@@ -160,11 +160,14 @@ def test_what_an_error_says_to_type_is_accepted(typed: str) -> None:
     [
         ("job,y\nnurse,0\nclerk,1\n", r'column-types="job:category\(clerk\|nurse\)", or in the header'),
         ("job,y\n1,0\n2,1\nold,0\n", r'line 4.* got "old". Correct it; a column of text needs a type'),
-        ("x,y\n,0\n1,1\n", r'column 1 "x": expected a number; got "".*set the run-config key missing="mean"'),
-        ("x,y\nNaN,0\n", r'line 2, column 1 "x": expected a number; got "NaN"'),
+        (
+            "x,y\n,0\n1,1\n",
+            r'column 1 "x": expected a value; the cell is empty.*set the run-config key missing="mean"',
+        ),
+        ("x,y\nNaN,0\n", r'line 2, column 1 "x": expected a value; got "NaN"'),
         ("x,y\n1e39,0\n", r'expected a number; got "1e39"'),  # it is none that a float32 can be
         ("x:category(a|b),y\nc,0\n", r'column 1 "x": expected one of a, b; got "c"'),
-        ("x:category(a|b),y\n,0\n", r'expected one of a, b; got "".*missing="mean"'),
+        ("x:category(a|b),y\n,0\n", r'expected a value; the cell is empty.*missing="mean"'),
         ("x:category(a|a),y\na,0\n", r"line 1, column 1: expected two or more values, each once"),
         ("x:number(a|b),y\n1,0\n", r"line 1, column 1: expected two or more values"),
         ("x:categry,y\n1,0\n", r'column 1: expected a type among .* got \'x:categry\'. Write ":category"'),
@@ -205,7 +208,9 @@ def test_a_node_starts_with_gaps_and_the_run_says_what_becomes_of_them(table, tm
     path = table(TYPED)
     assert check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache").endswith("2 values missing")
     config = DataConfig(dataset="csv", num_classes=2)
-    with pytest.raises(DataError, match=r't.csv, line 3, column 2 "age": expected a number; got ""'):
+    with pytest.raises(
+        DataError, match=r't.csv, line 3, column 2 "age": expected a value; the cell is empty'
+    ):
         load_owned(config, path, "ward", 1)
     got = load_owned(DataConfig(dataset="csv", num_classes=2, missing="zero"), path, "ward", 1)
     assert got.inputs(slice(0, 2)).tolist() == [[30, 0, 1], [0, 1, 0]]

@@ -158,7 +158,7 @@ def test_a_folder_of_csv_files_has_one_owner_each(tmp_path):
     [
         ("x,label\n1,0\n2,\n", r't.csv, line 3, column 2 "label": expected a label'),
         ("x,label\n1,0\nhot,1\n", r't.csv, line 3, column 1 "x": expected a number; got "hot"'),
-        ("x,label\n,0\n", r't.csv, line 2, column 1 "x": expected a number; got ""'),
+        ("x,label\n,0\n", r't.csv, line 2, column 1 "x": expected a value; the cell is empty'),
         ("x,label\ninf,0\n", r'line 2, column 1 "x": expected a number; got "inf"'),
         ("x,label\n1,0,3\n", r"line 2: expected 2 cells .* got 3"),
         ("x,label\n", "at least one row"),

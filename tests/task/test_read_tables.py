@@ -71,10 +71,9 @@ def test_labels_that_differ_in_spelling_only_are_shown(tmp_path: Path, one: str,
 
 @pytest.mark.parametrize("cell", ["", "NaN", "NA", "null", "#N/A", "<NA>"])
 def test_a_missing_label_is_no_class(tmp_path: Path, cell: str) -> None:
-    with pytest.raises(
-        DataError, match=r't.csv, line 3, column 2 "ill": expected a label; .*name:target\(a\|b\)'
-    ):
+    with pytest.raises(DataError, match=r't.csv, line 3, column 2 "ill": expected a label; ') as told:
         csv(tmp_path, rows("0", cell, "1"))
+    assert ("name:target(a|b)" in str(told.value)) == bool(cell)  # an empty cell names nothing
     if cell == "NA":
         assert csv(tmp_path, rows("DE", "NA", header="age,land:target(DE|NA)")).classes == ("DE", "NA")
 
