@@ -35,8 +35,8 @@ def columns_by_digest(
     if _width(usable) < wanted or any(c.type == "category" and not c.values for c in usable):
         raise DataError(
             f"{where}: expected columns that give the model's {wanted} inputs, categories with "
-            f"their values; got {_width(usable)}: {some([c.name for c in usable])}. {_NAMES}: give the file "
-            "their header"
+            f"their values; got {_width(usable)} inputs, from the columns {some([c.name for c in usable])}. "
+            f"{_NAMES}: give the file their header"
         )
     for features in islice(_choices(usable, wanted), MOST_TRIED):
         said = Description("features", features)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from server_app.takeout.model_file import ModelFile
 from server_app.takeout.taken import Columns, Said, Taken
 from task.classical.columns import NamedColumns, Variable
-from task.datasets.column_types import opened
+from task.datasets.column_types import numbered, opened
 from task.datasets.header import MISSING
 from task.errors import ConfigError, DataError
 
@@ -56,15 +56,15 @@ class OfRows(Taken):
         if data.suffix.lower() != ".csv" or not data.is_file():
             raise ConfigError(f"--data: expected a csv file with the columns of the analysis; got {data}")
         path, ids = data, list[str]()
+        types = self.file.config.data.column_types
 
         def read(variables: Sequence[Variable]) -> NamedColumns:
-            types = self.file.config.data.column_types
             table, found = _read(path, variables, types, missing=self.missing)
             ids[:] = found
             return table
 
         columns = self.says(read)
-        return Said([("id", ids), *columns])
+        return Said([("id", ids), *columns], lines=numbered(path, opened(path, types)[0], types))
 
 
 def _read(

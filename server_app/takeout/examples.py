@@ -20,7 +20,7 @@ from server_app.takeout.by_digest import classes_by_digest, columns_by_digest
 from server_app.takeout.places import of_places
 from task.datasets import Dataset
 from task.datasets.arrow import is_saved
-from task.datasets.column_types import RUN, opened, read_types
+from task.datasets.column_types import RUN, numbered, opened, read_types
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
 from task.datasets.description import Description
@@ -49,6 +49,7 @@ class Input:
     ids: Sequence[str]  # of these
     labelled: bool
     parts: Sequence[str] = ()  # "train" or "test" of each, if the file says so
+    remarks: tuple[str, ...] = ()  # on the file, for the user
 
 
 def of_dataset(data: Dataset, rows: Rows) -> Input:
@@ -134,7 +135,8 @@ def _csv(path: Path, card: ModelCard) -> Input:
     parts = next((column(c.name) for c in columns if c.role == SPLIT), [])
     identifies = next((c.name for c in columns if c.type == "id"), "id")
     ids = column(identifies) if identifies in at and identifies not in [f.name for f in features] else []
-    return _examples(path, card, x, labels, where, ids, parts, numbers, encoded=True)
+    found = _examples(path, card, x, labels, where, ids, parts, numbers, encoded=True)
+    return replace(found, remarks=() if ids else numbered(path, columns, types))
 
 
 def _columns(
@@ -170,8 +172,8 @@ def _columns(
     listed = all(c.values for c in features if c.type == "category")
     if not listed or width(features) != count or len(set(names)) != len(names):
         raise DataError(
-            f"{where}: expected {count} feature columns, each name once, perhaps a label, client, "
-            f"split and id; got {some(names)}"
+            f"{where}: expected columns that give the model's {count} inputs, each name once, perhaps a "
+            f"label, client, split and id; got {some(names)}"
         )
     return features, targets
 

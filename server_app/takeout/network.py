@@ -29,8 +29,9 @@ class Network(Taken):
 
     def predict(self, data: Path | None, *, whole: bool, batch: int) -> Said:
         """Return what `Prediction.columns` says, and loss and accuracy where there are labels."""
-        found = predict(self._taken, self._examples(data, whole=whole), batch)
-        lines = [*self._taken.notes, *found.report()]
+        examples = self._examples(data, whole=whole)
+        found = predict(self._taken, examples, batch)
+        lines = [*self._taken.notes, *examples.remarks, *found.report()]
         return Said(found.columns(), f"{len(found.ids):,} predictions: ", lines, found.scores)
 
     def export(self, form: str, out: Path | None, data: Path | None, *, int8: bool) -> list[str]:

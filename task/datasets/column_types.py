@@ -110,6 +110,18 @@ def opened(path: Path, types: str) -> tuple[tuple[TypedColumn, ...], Iterator[tu
     return typed_columns(path, next(rows, (1, []))[1], (declared,)), rows
 
 
+def numbered(path: Path, columns: Sequence[TypedColumn], types: str) -> tuple[str, ...]:
+    """Return a remark on a file without the column of ids that a run declares, whose rows have numbers.
+
+    `columns` are those of the file, and `types` what the run declares.
+    """
+    names = [column.name for column in read_types(RUN, types) if column.type == "id"]
+    if not names or any(column.type == "id" for column in columns):
+        return ()
+    wanted = " or ".join(f'"{name}"' for name in names)
+    return (f"{path} has no column {wanted}, the ids that the run declares: id is the row's number, from 0",)
+
+
 def lacking(data: Dataset, where: str, text: str) -> tuple[TypedColumn, ...]:
     """Return the columns that a text declares for a table and that none of its files has."""
     absent = data.read.get("lacks", ())

@@ -40,9 +40,12 @@ def _lines(topics: Iterable[tuple[str, Callable[[Facts, int], str]]], facts: Fac
 
 def _data(facts: Facts, most: int) -> str:
     if facts.get("at") == "nodes":
-        shape = "x".join(map(str, facts["input_shape"]))
-        words = f"at the nodes, whose own logs say what was read; examples of shape {shape}"
-        return f"{words}, {facts['outputs']:,} classes or numbers to predict"
+        shape, outputs = facts["input_shape"], facts["outputs"]
+        each = f"{shape[0]:,} inputs" if len(shape) == 1 else f"examples of {'x'.join(map(str, shape))}"
+        what = (
+            ("class" if outputs == 1 else "classes") if "names" in facts else "output" + "s" * (outputs != 1)
+        )
+        return f"at the nodes, whose own logs say what was read; {each}, {outputs:,} {what}"
     source = f", from {facts['source']}" if facts.get("source") else ""
     return f"{facts['description']}{source}" if facts.get("description") else ""
 

@@ -180,6 +180,13 @@ def test_the_runs_own_rows_are_called_by_the_ids_of_their_files(tmp_path: Path) 
     taken = take(trained(tmp_path, **keys, column_types="patient:id", num_clients=2))
     examples = own_examples(taken)
     ids = list(predict(taken, examples).ids)
+    new = table(tmp_path / "new.csv", "a", "0.9")
+    found = read_examples(new, taken.card)
+    assert (found.ids, found.remarks) == (
+        ["0"],
+        (f'{new} has no column "patient", the ids that the run declares: id is the row\'s number, from 0',),
+    )
+    assert read_examples(table(tmp_path / "named.csv", "id,a", "p1,0.9"), taken.card).remarks == ()
     assert [a_of[i] for i in ids] == [f"{a:.3f}" for a in examples.data.x[examples.rows, 0]]
 
 

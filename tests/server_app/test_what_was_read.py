@@ -97,7 +97,7 @@ def test_data_of_nodes_are_shown_in_their_own_logs_alone(
     assert (said["at"], said["clients"], said["owners"]["count"]) == ("nodes", 3, 3)
     assert said["train_examples"] == 3 * 27
     shown = capsys.readouterr().out
-    assert "at the nodes, whose own logs say what was read" in shown
+    assert "at the nodes, whose own logs say what was read; 4 inputs, 2 outputs" in shown
     for name in ("bmi", "clerk", "outcome", "well", str(tmp_path / "ward-1.csv")):
         assert name not in json.dumps(said) + shown.partition("Results:")[0]
 
