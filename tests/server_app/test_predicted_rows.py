@@ -147,3 +147,14 @@ def test_the_command(tmp_path: Path) -> None:
     short = in_one_process(keys | {"run-name": "short", "num-server-rounds": 1}, tmp_path, nodes=2)
     error = str(call("--data", str(tmp_path / "new.csv"), run=short).exception)
     assert "expected a run that has ended" in error
+
+
+def test_rows_without_the_ids_that_the_run_declares_are_numbered_and_the_user_is_told(tmp_path: Path) -> None:
+    keys = keys_of("k-means") | patients(tmp_path, 2) | {"run-name": "cells", "column-types": "who:id"}
+    rows = pd.read_csv(keys["data-path"])
+    rows.assign(who=range(len(rows))).to_csv(keys["data-path"], index=False)
+    taken = taken_in(in_one_process(keys, tmp_path, nodes=2))
+    PATIENTS.iloc[:5].to_csv(tmp_path / "new.csv", index=False)
+    found = taken.predict(tmp_path / "new.csv", whole=False, batch=1)
+    assert list(found.columns[0][1]) == list("01234")
+    assert 'new.csv has no column "who", the ids that the run declares' in "".join(found.lines)
