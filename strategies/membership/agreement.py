@@ -8,7 +8,7 @@ have columns of their own: each agrees with what it registered first.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from task.datasets.description import PARTS, Meaning
@@ -33,9 +33,9 @@ class Agreement:
 
     def refuses(self, client: str, theirs: Meaning) -> str:
         """Return how a client's data differ from the agreed meaning, as far as known; "" if they don't."""
-        known, whose = self.of(client).parts, ITS_OWN if self.apart else self.whose
-        unlike = (part for part in PARTS if known.get(part, found := theirs.parts.get(part, "")) != found)
-        return next((_differs(theirs, part, whose) for part in unlike), "")
+        known, whose = self.of(client), ITS_OWN if self.apart else self.whose
+        unlike = (p for p in PARTS if known.parts.get(p, found := theirs.parts.get(p, "")) != found)
+        return next((_differs(theirs, part, whose, known.inputs) for part in unlike), "")
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,11 @@ def _agree(
             parts[part] = max(sides, key=lambda digest: len(sides[digest]))
             if 2 * len(sides[parts[part]]) <= len(left):
                 return None, refused, _unclear(words, sides.values())
+        agreeing = (v.meaning.inputs for v in left.values() if v.meaning.parts.get(part, "") == parts[part])
+        expected = known.inputs or next(agreeing, ())
         for node, voter in list(left.items()):
             if voter.meaning.parts.get(part, "") != parts[part]:
-                refused[node] = _differs(voter.meaning, part, whose)
+                refused[node] = _differs(voter.meaning, part, whose, expected)
                 del left[node]
     if not left:
         return None, refused, ""
@@ -88,17 +90,28 @@ def _agree(
     return Meaning(parts, inputs, outputs), refused, ""
 
 
-def _differs(theirs: Meaning, part: str, whose: str) -> str:
+def _differs(theirs: Meaning, part: str, whose: str, inputs: Sequence[int]) -> str:
+    """Return how data differ, for the run's user and for the owner, in whose log their names follow."""
     none = "" if theirs.parts.get(part) else ", which it does not name"
+    counts = columns = ""
+    if part in ("columns", "categories") and inputs and theirs.inputs:
+        counts = (
+            f": expected {len(inputs)} inputs (numbers, and values of categories), got {len(theirs.inputs)}"
+        )
+    if part == "columns":
+        columns = (
+            " (the node's option --column-types 'NAME:ignore' leaves one out). If the run declares "
+            "its columns (column-types), an error names those that the node lacks"
+        )
     return (
-        f"has data that differ from {whose} in {PARTS[part]}{none}; its own log has its names. Correct its "
-        "file, or the types that are declared for its columns"
+        f"has data that differ from {whose} in {PARTS[part]}{none}{counts}. Its log lists its names after "
+        f"this line. Correct its file, or the types that are declared for its columns{columns}"
     )
 
 
 def _unclear(words: str, sides: Iterable[list[str]]) -> str:
     got = "; ".join(some(nodes) for nodes in sides)
     return (
-        f"the nodes' own data: expected most nodes to agree on {words}; they differ: {got}. Each node's own "
-        'log has its names. Correct the files, or choose nodes with the run-config key "node-names"'
+        f"the nodes' own data: expected most nodes to agree on {words}; they differ: {got}. Each node's "
+        'log lists its names. Correct the files, or choose nodes with the run-config key "node-names"'
     )
