@@ -95,17 +95,15 @@ def _differs(theirs: Meaning, part: str, whose: str, inputs: Sequence[int]) -> s
     none = "" if theirs.parts.get(part) else ", which it does not name"
     counts = columns = ""
     if part in ("columns", "categories") and inputs and theirs.inputs:
-        counts = (
-            f": expected {len(inputs)} inputs (numbers, and values of categories), got {len(theirs.inputs)}"
-        )
+        counts = f": expected {len(inputs)} inputs (numbers, values of categories), got {len(theirs.inputs)}"
     if part == "columns":
         columns = (
-            " (the node's option --column-types 'NAME:ignore' leaves one out). If the run declares "
-            "its columns (column-types), an error names those that the node lacks"
+            " (--column-types 'NAME:ignore' on the node leaves one out), or declare the columns in the run, "
+            "so that an error names the missing ones"
         )
     return (
-        f"has data that differ from {whose} in {PARTS[part]}{none}{counts}. Its log lists its names after "
-        f"this line. Correct its file, or the types that are declared for its columns{columns}"
+        f"has data that differ from {whose} in {PARTS[part]}{none}{counts}. Its names follow in its own log. "
+        f"Correct its file or its column types{columns}"
     )
 
 

@@ -176,9 +176,9 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
         if now.state != QUEUED:
             mine = [node for node in status["nodes"] if now.runs_on(node["name"])]
             news = list(rounds.new())
-            if described or news:  # the status is some seconds old
-                without = left_out_of(kit, now)
-                mine = [n | {"problem": without.get(n.get("id", ""), n.get("problem"))} for n in mine]
+            # The status is some seconds old, and may be of the run before.
+            without = left_out_of(kit, now) if described or news else {}
+            mine = [n | {"problem": without.get(n.get("id", ""), _problem(n, now))} for n in mine]
             for line in node_lines([node for node in mine if now.ended or not _may_come(node, late)]):
                 if line not in warned:
                     warned.add(line)
@@ -194,6 +194,11 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
         if now.ended:
             return now
         time.sleep(timing.FOLLOW_S)
+
+
+def _problem(node: Mapping[str, Any], job: Job) -> str:
+    """Return what is wrong with a node by the link's status, without what an earlier run said of it."""
+    return node.get("problem", "") if node.get("left_out_by", "") in ("", job.name) else ""
 
 
 def _may_come(node: Mapping[str, Any], late: dict[str, float]) -> bool:

@@ -76,7 +76,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
         _node(
             node,
             registered.get(str(node.id), {}),
-            left_out.get(str(node.id), ""),
+            left_out.get(str(node.id), ("", "")),
             seen.apps.get(str(node.id)),
             seen.app,
         )
@@ -261,7 +261,7 @@ def _app_words(row: Mapping[str, Any]) -> tuple[str, str]:
     return app, _known(row.get("flower_version"))
 
 
-def _node(node: NodeState, known: Row, left_out: str, app: App | None, ours: App | None) -> Row:
+def _node(node: NodeState, known: Row, left_out: tuple[str, str], app: App | None, ours: App | None) -> Row:
     away = "is not online" + (
         f": it was last seen at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(node.last_seen))}"
         if node.last_seen
@@ -281,7 +281,8 @@ def _node(node: NodeState, known: Row, left_out: str, app: App | None, ours: App
         "clients": known.get("clients"),
         "examples": known.get("examples"),
         **_app_row(app, known.get("version")),
-        "problem": other or (left_out if node.online else away),
+        "problem": other or (left_out[1] if node.online else away),
+        "left_out_by": left_out[0] if node.online and not other else "",
     }
 
 
@@ -296,9 +297,9 @@ def _registrations(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
     return rows
 
 
-def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> dict[str, str]:
-    """Return, by id, the nodes that the newest run on them continued without, and why."""
-    found, names = dict[str, str](), {str(node.id): node.name for node in nodes}
+def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> dict[str, tuple[str, str]]:
+    """Return, by id, the nodes that the newest run on them continued without: that run, and why."""
+    found, names = dict[str, tuple[str, str]](), {str(node.id): node.name for node in nodes}
     for job in reversed(jobs):
         mine = [node for node, name in names.items() if job.attempts and job.runs_on(name)]
         if not mine:
@@ -306,7 +307,7 @@ def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> 
         for node in mine:
             del names[node]
         rows = left_out_of(kit, job)
-        found |= {node: rows[node] for node in mine if node in rows}
+        found |= {node: (job.name, rows[node]) for node in mine if node in rows}
     return found
 
 
