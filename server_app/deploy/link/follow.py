@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.kits.kit import OWNER, LinkKit
-from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
+from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs, StoppedJobError
 from server_app.deploy.link.majority import derived
 from server_app.deploy.link.status import RED, YELLOW, left_out_of, node_lines, read_status, round_lines
 from server_app.deploy.link.submitters import audit, check_keys, check_submitter, may_take
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.confined import confined
-from server_app.run.naming import folder_of_run, remove_run
+from server_app.run.naming import folder_of_run, numbered, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from server_app.run.same_run import check_resumed, keys_to_resume
 from task import timing, trust
@@ -92,6 +92,11 @@ def _submit(kit: LinkKit, keys: dict[str, Any], submitter: str, *, overwrite: bo
         return jobs.submit(name, keys, submitter)
 
 
+def numbered_name(kit: LinkKit, keys: Mapping[str, Any], job: Job) -> str:
+    """Return the line that says why a submitted job has a number in its name, "" if it has none."""
+    return numbered(read_config(confined(keys, kit.path)), job.name)
+
+
 def stop(kit: LinkKit, name: str, submitter: str = OWNER) -> None:
     """Ask the link to end a job; its results so far stay.
 
@@ -135,6 +140,7 @@ def follow(kit: LinkKit, job: Job) -> None:
     """Show a job's progress until it ends.
 
     Raises:
+        StoppedJobError: It was stopped.
         BouquetError: It ended without a result; with the reason.
         KeyboardInterrupt: The user stopped following; the job goes on.
     """
@@ -144,6 +150,8 @@ def follow(kit: LinkKit, job: Job) -> None:
     folder = kit.runs / job.name
     with Progress(config.output.progress, config.server.num_server_rounds, title_of(config)) as progress:
         job = _watch(kit, jobs, job, progress)
+    if job.state == STOPPED:
+        raise StoppedJobError(f"job {job.name}: {job.reason}")
     if job.state != FINISHED or not jobs.has_result(job):
         raise BouquetError(f"job {job.name} {job.state}: {job.reason or 'no reason given'}")
     result = RunFolder(folder).result()
