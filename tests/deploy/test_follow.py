@@ -101,6 +101,18 @@ def test_a_node_that_may_not_join_is_refused_at_submission(tmp_path: Path, nodes
     assert Jobs(kit.jobs, kit.runs).all() == []
 
 
+def test_a_simulations_data_are_refused_at_submission(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, 3)
+    keys = OWN | {"data-path": "sites", "partition": "natural", "num-clients": 0}
+    with pytest.raises(
+        ConfigError, match=r"got 'sites', which .*leave out data-path, partition, num-clients$"
+    ):
+        follow.submit(kit, keys)
+    assert Jobs(kit.jobs, kit.runs).all() == []
+    (kit.path / "sites").mkdir()
+    assert follow.submit(kit, keys).keys["data-path"] == "sites"
+
+
 def test_the_link_notes_who_submitted_what_also_where_it_refuses(tmp_path: Path) -> None:
     kit = kit_of(tmp_path, 3)
     with pytest.raises(ConfigError, match='"no-such-key" does not exist'):

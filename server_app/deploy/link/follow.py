@@ -17,11 +17,12 @@ from server_app.run.naming import folder_of_run, numbered, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from server_app.run.same_run import check_resumed, keys_to_resume
 from task import timing, trust
+from task.config.knobs import Config
 from task.config.read import flatten, read_checked
 from task.datasets.facts_in_words import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
-from task.references import references_in
+from task.references import is_reference, references_in
 from task.resolve.read import read_config
 
 
@@ -60,6 +61,7 @@ def _submit(kit: LinkKit, keys: dict[str, Any], submitter: str, *, overwrite: bo
         check_submitter(jobs, submitter, str(keys.get("run-name", "")), resume=bool(keys.get("resume")))
         keys = {**keys_to_resume(keys, kit.runs), **flatten(keys)}
         config = read_config(confined(keys, kit.path))
+        _check_data(config, keys, kit)
         if not config.output.keep_state:
             raise ConfigError(
                 'run-config key "keep-state" (--no-keep-state): expected none with --link: the state is '
@@ -90,6 +92,22 @@ def _submit(kit: LinkKit, keys: dict[str, Any], submitter: str, *, overwrite: bo
         keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
         keys |= {"node-names": ",".join(nodes)} if nodes else {}
         return jobs.submit(name, keys, submitter)
+
+
+def _check_data(config: Config, keys: Mapping[str, Any], kit: LinkKit) -> None:
+    """Refuse a simulation's keys of data that are not in the link's kit.
+
+    Raises:
+        ConfigError: Naming them.
+    """
+    data = config.data
+    if data.data_path and not is_reference(data.dataset) and not Path(data.data_path).exists():
+        also = [key for key in ("partition", "num-clients") if key in keys]
+        raise ConfigError(
+            f'run-config key "data-path": expected none with --link, or a test file in {kit.path}; got '
+            f"{keys['data-path']!r}, which is not there. At a link each node has its own data (bouquet node "
+            f"--data): leave out {', '.join(['data-path', *also])}"
+        )
 
 
 def numbered_name(kit: LinkKit, keys: Mapping[str, Any], job: Job) -> str:
