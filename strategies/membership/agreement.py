@@ -16,6 +16,7 @@ from task.population import some
 
 OTHERS = "those of the others"
 ITS_OWN = "those that it registered first"
+COUNTED = ("columns", "categories")  # parts that say how many numbers a model reads of an example
 COMMON = ""  # whose meaning is that of all clients' data
 
 
@@ -68,16 +69,15 @@ def _agree(
     voters: Mapping[int, Voter], known: Meaning, whose: str
 ) -> tuple[Meaning | None, dict[int, str], str]:
     left, parts, refused = dict(voters), dict(known.parts), dict[int, str]()
-    for part, words in PARTS.items():
-        sides: dict[str, list[str]] = {}
+    for part in PARTS:
+        sides: dict[str, list[Voter]] = {}
         for voter in left.values():
-            sides.setdefault(voter.meaning.parts.get(part, ""), []).append(voter.node)
+            sides.setdefault(voter.meaning.parts.get(part, ""), []).append(voter)
         if left and part not in parts:
             parts[part] = max(sides, key=lambda digest: len(sides[digest]))
             if 2 * len(sides[parts[part]]) <= len(left):
-                return None, refused, _unclear(words, sides.values())
-        agreeing = (v.meaning.inputs for v in left.values() if v.meaning.parts.get(part, "") == parts[part])
-        expected = known.inputs or next(agreeing, ())
+                return None, refused, _unclear(part, sides.values())
+        expected = known.inputs or next((v.meaning.inputs for v in sides.get(parts.get(part, ""), ())), ())
         for node, voter in list(left.items()):
             if voter.meaning.parts.get(part, "") != parts[part]:
                 refused[node] = _differs(voter.meaning, part, whose, expected)
@@ -94,7 +94,7 @@ def _differs(theirs: Meaning, part: str, whose: str, inputs: Sequence[int]) -> s
     """Return how data differ, for the run's user and for the owner, in whose log their names follow."""
     none = "" if theirs.parts.get(part) else ", which it does not name"
     counts = columns = ""
-    if part in ("columns", "categories") and inputs and theirs.inputs:
+    if part in COUNTED and inputs and theirs.inputs:
         counts = f": expected {len(inputs)} inputs (numbers, values of categories), got {len(theirs.inputs)}"
     if part == "columns":
         columns = (
@@ -107,9 +107,14 @@ def _differs(theirs: Meaning, part: str, whose: str, inputs: Sequence[int]) -> s
     )
 
 
-def _unclear(words: str, sides: Iterable[list[str]]) -> str:
-    got = "; ".join(some(nodes) for nodes in sides)
+def _unclear(part: str, sides: Iterable[Sequence[Voter]]) -> str:
+    got = "; ".join(some([v.node for v in side]) + _inputs(part, side[0].meaning) for side in sides)
     return (
-        f"the nodes' own data: expected most nodes to agree on {words}; they differ: {got}. Each node's "
-        'log lists its names. Correct the files, or choose nodes with the run-config key "node-names"'
+        f"the nodes' own data: expected most nodes to agree on {PARTS[part]}; they differ: {got}. Each "
+        "node's log lists its names. Correct the files or column types (a node's --column-types "
+        "'NAME:ignore' leaves one out), or choose nodes with \"node-names\""
     )
+
+
+def _inputs(part: str, meaning: Meaning) -> str:
+    return f" ({len(meaning.inputs)} inputs)" if part in COUNTED and meaning.inputs else ""

@@ -183,7 +183,10 @@ def test_a_node_that_joins_late_is_read_by_name_or_left_out(tmp_path: Path) -> N
 
 def test_where_no_side_is_most_nodes_no_run_begins_and_all_are_named(tmp_path: Path) -> None:
     unlike = {"ward_2": OTHERS["column"][0], "ward_3": OTHERS["target"][0] | {"height": ["1"] * 12}}
-    with pytest.raises(ConfigError, match=r"agree on the names or kinds .* differ: node \d+; node \d+; node"):
+    with pytest.raises(
+        ConfigError,
+        match=r"agree on the names or kinds .* differ: (node \d+ \([45] inputs\)(; |\.)){3}",
+    ):
         run(wards(tmp_path, **unlike))
     two = {k: v for k, v in wards(tmp_path, ward_2=OTHERS["classes"][0]).items() if k != "ward-3"}
     with pytest.raises(ConfigError, match=r"agree on the names of the classes; .* node \d+; node \d+\."):
@@ -207,7 +210,7 @@ def test_all_sides_hear_why_no_run_begins_and_its_user_hears_of_those_that_decli
     odd = {"ward_2": OTHERS["column"][0], "ward_3": renamed(table(3), outcome="readmitted")}
     grid = grid_of(wards(tmp_path, **odd))(make_app(simulation=True), [], config_of())
     with pytest.raises(
-        ConfigError, match=r"differ: node \d+; node \d+\..*; node \d+ cannot take part: .*target"
+        ConfigError, match=r"differ: node \d+ .*; node \d+ .*; node \d+ cannot take part: .*target"
     ):
         RegistrationPhase(ClientRegistry(5.0, 1), 1).run(grid)
     told = {
@@ -217,6 +220,7 @@ def test_all_sides_hear_why_no_run_begins_and_its_user_hears_of_those_that_decli
     }
     assert sorted(told) == [0, 1]
     for said in told.values():
+        assert said.endswith('"node-names"')  # whole
         assert said.startswith("takes no part, as the run cannot begin: the nodes' own data: expected most")
         assert "cannot take part" not in said  # what one node says of its data is not for the others
 
