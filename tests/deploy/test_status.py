@@ -21,6 +21,7 @@ from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import run_link
 from server_app.deploy.link import status as module
 from server_app.deploy.link.jobs import QUEUED, RUNNING, Jobs
 from server_app.deploy.link.run_link import StatusWriter
@@ -357,11 +358,18 @@ def test_what_a_link_does_without_on_its_flower_is_shown_and_is_yellow(kit: Link
     assert flower_lines(kit) == []
 
 
-def test_a_link_that_ended_is_not_running_at_once(kit: LinkKit, child: Child) -> None:
+def test_a_link_that_ended_is_not_running_at_once(
+    kit: LinkKit, child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = Jobs(kit.jobs, kit.runs)
     write_status(kit, seen(), [child], jobs)
     assert read_status(kit)["running"]
-    write_ended(kit)
+    monkeypatch.setattr(run_link, "bundle", bytes)
+    monkeypatch.setattr(run_link, "check_addresses", lambda kit: None)
+    monkeypatch.setattr(run_link.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(run_link.Keeper, "run", lambda *_: None)
+    monkeypatch.setattr(run_link.Supervisor, "run", lambda *_: None)  # as at SIGTERM
+    run_link.run_link(kit)
     found = read_status(kit)
     assert (found["state"], found["running"], found["nodes"][0]["online"]) == (RED, False, False)
     assert re.match(
