@@ -39,6 +39,7 @@ class Run:
     rounds: list[Row]
     clients: ClientHistory
     config: Row  # every run-config key with its value
+    left_out: Sequence[str] = ()  # nodes that were online in the last round and took no part
     machine: str = ""  # what computed it, in words; "" = its folder does not say
 
     @property
@@ -136,7 +137,8 @@ def _read(path: Path, last_round: int | None) -> Run:
         clients = [row for row in clients if row["round"] <= last_round]
     if not rounds:
         raise no_run("compare: expected a result folder with rounds", path)
-    return Run(path, rounds, gather(clients), config.get("run") or {}, machine_words(config))
+    left_out = [row["name"] or row["node"] for row in folder.left_out()]
+    return Run(path, rounds, gather(clients), config.get("run") or {}, left_out, machine_words(config))
 
 
 def configuration(config: Mapping[str, Value]) -> dict[str, Value]:

@@ -233,7 +233,9 @@ def closing_table(result: Mapping[str, Any], folder: Path, console: Console | No
     room = max(console.width - wide, 20) if console.is_terminal else sys.maxsize  # a log has no width
     for label, text in rows:
         # A list breaks after a comma only, so that no number loses its label.
-        lines = textwrap.wrap(text.replace(" ", GLUE).replace(f",{GLUE}", ", "), room, break_on_hyphens=False)
+        long = any(len(part) > room for part in text.split(", "))
+        glued = text if long else text.replace(" ", GLUE).replace(f",{GLUE}", ", ")
+        lines = textwrap.wrap(glued, room, break_on_hyphens=False)
         for head, line in zip_longest([label], lines, fillvalue=""):
             words = line.replace(GLUE, " ")
             console.print(Text.assemble((head.ljust(wide), "bold"), words), soft_wrap=True)

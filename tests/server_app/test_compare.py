@@ -349,3 +349,16 @@ def test_the_command(make: Make, tmp_path: Path) -> None:
     alone = CliRunner().invoke(app, ["compare", *paths, "--x", "bytes"])
     assert "--x bytes: expected --plot FILE" in str(alone.exception)
     assert CliRunner().invoke(app, ["compare", *paths, "--on", "moon"]).exit_code == 2
+
+
+def test_runs_that_lost_a_client_are_said_to_be_unlike(make: Make) -> None:
+    whole = make("whole", [None] * 3, [0.1, 0.5, 0.6], evaluated(0.5, 0.6, 0.7), algorithm="fedprox")
+    less = make("less", [None] * 3, [0.1, 0.5, 0.9], evaluated(0.9, 0.9))
+    RunFolder(less).write_nodes([], [{"node": "7", "name": "west", "reason": "is refused: it lacks age"}])
+    *_, remarks = table(groups([whole, less]), "clients", 0.9)
+    assert "Beware: less left out west." in remarks
+    assert (
+        "Beware: the last evaluations were on different numbers of clients: 2 in less, 3 in whole." in remarks
+    )
+    *_, alike = table(groups([whole]), "clients", 0.9)
+    assert not any("Beware" in remark for remark in alike)

@@ -200,6 +200,18 @@ def test_the_closing_table(tmp_path: Path) -> None:
     assert "(clients)" not in text
 
 
+def test_the_closing_table_names_the_nodes_that_a_run_continued_without(tmp_path: Path) -> None:
+    why = (
+        "is refused: it lacks the numeric column age, which most nodes have, and has an older date of birth."
+    )
+    out = {"node": "7", "name": "west", "reason": why}
+    console, stream = terminal()
+    console.width = 60
+    closing_table({"left_out": [out, out | {"name": "", "reason": "has not registered"}]}, tmp_path, console)
+    text = " ".join(stream.getvalue().split())
+    assert f"Left out node west ({why[:-1]}), node 7 (has not registered)" in text
+
+
 def test_the_closing_table_keeps_numbers_with_their_labels(tmp_path: Path) -> None:
     """In a log file "Rounds to accuracy" ended in "0.97:", its value on a line of its own."""
     reached = {str(t): 10.0 * t for t in (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)}
