@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -362,3 +363,14 @@ def test_runs_that_lost_a_client_are_said_to_be_unlike(make: Make) -> None:
     )
     *_, alike = table(groups([whole]), "clients", 0.9)
     assert not any("Beware" in remark for remark in alike)
+
+
+def test_keys_of_a_split_mean_nothing_where_the_data_are_the_nodes(make: Make, tmp_path: Path) -> None:
+    """A link run with its nodes' own data was "num-clients=10, iid" beside "num-clients=0, natural"."""
+    make("simulated", [0.1, 0.5], **{"num-clients": 0, "partition": "natural"})
+    for name, more in (("link", {}), ("longer", {"local-epochs": 5})):
+        folder = make(name, [0.1, 0.5], **more) / "config.json"
+        folder.write_text(json.dumps(json.loads(folder.read_text()) | {"data": {"at": "nodes"}}))
+    both = groups([tmp_path / "simulated", tmp_path / "link"])
+    assert list(both) == ["num-clients=0, natural", "the nodes' own data"]
+    assert list(groups([tmp_path / "link", tmp_path / "longer"])) == ["local-epochs=1", "local-epochs=5"]
