@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server_app.run.progress import Bar, Progress, closing_table, title_of
+from server_app.run.progress import Bar, Progress, closing_table, progress_of, title_of
 from task.config.read import as_run_config
 from task.resolve.effective import models_in
 from task.resolve.read import read_config
@@ -85,6 +85,29 @@ def test_what_went_wrong_and_what_was_not_measured() -> None:
         "round 2/2  clients  0/10  skipped  left 0:00:00",
         "round 2/2  pooled loss 0.250  clients 10/10  420 ms  left 0:00:00",
     ]
+
+
+def test_rounds_that_are_but_a_limit_are_no_total() -> None:
+    """A table of statistics showed "round 1/100  left 0:00:09" and was done at round 23."""
+    config = read_config({"algorithm": "statistics", "dataset": "csv", "statistics.columns": "age(0..120)"})
+    assert progress_of(config)._total is None
+    assert progress_of(read_config({}))._total == 10
+    console, stream = plain()
+    none = {"loss": None, "accuracy": None}
+    with Progress("log", None, "run", console) as progress:
+        progress.round_done(row(1, **none, metrics={"cuts": 4}))
+        progress.round_done(row(10, **none, metrics={"cuts": 0}))
+    assert stream.getvalue().splitlines() == [
+        "round 1  cuts 4.000  clients 10/10  420 ms",
+        "round 10  cuts 0.000  clients 10/10  420 ms",
+    ]
+    console, stream = terminal()
+    with Progress("bar", None, "run", console) as progress:
+        progress.round_done(row(1, **none))
+        assert isinstance(progress.bar, Bar)
+        assert not progress.bar.tasks[0].finished
+    assert "%" not in stream.getvalue()
+    assert "left" not in stream.getvalue()
 
 
 def test_a_personalised_run_shows_what_its_clients_measured() -> None:
