@@ -90,8 +90,8 @@ def packages_for(key: str, reference: str, package: str, place: str = "") -> Col
         todo = (
             "It is of Python's standard library, which no file may name"
             if package in _STANDARD
-            else f'If you trust it, add --code {package} (in Python: code="{package}"), or give the '
-            "key yourself with -c"
+            else f'If you trust it, add --code {package} (in Python: code="{package}"), or, in a '
+            "command that has -c, give the key yourself"
         )
         what = "a data set" if package.startswith("hf:") else "code"
         known = f"expected one of {', '.join(sorted(_allowed))}; got {package}. " if _allowed else ""

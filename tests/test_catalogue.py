@@ -347,10 +347,12 @@ FEDAVG_HERE = {"fedntd", "moon"}
 
 
 def pinned(name: str, got: list[float]) -> None:
-    assert name in FIGURES, f'add to tests/golden/figures.json: "{name}": {[round(x, 6) for x in got]}'
+    line = f'"{name}": {[round(x, 6) for x in got]}'
+    assert name in FIGURES, f"add to tests/golden/figures.json: {line}"
     # Batch normalisation of two examples that are nearly equal amplifies the last bit, in which processors
     # differ: data times 1 + 1e-7 move FedBN's figures by 4e-5, and FedPer's by 2e-8.
-    assert got == pytest.approx(FIGURES[name], abs=2e-4 if name == "fedbn" else 2e-6)
+    known = pytest.approx(FIGURES[name], abs=2e-4 if name == "fedbn" else 2e-6)
+    assert got == known, f"other figures than in tests/golden/figures.json; if that is meant: {line}"
 
 
 def different(names: Iterable[str]) -> None:

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _FACTOR = re.compile(r"(.*\.|)lora_(embedding_)?A\.(.+)")
+_WRAPPED = "base_model.model."  # begins all names of a model with adapters
+_ADAPTER = re.compile(r"\.lora_[a-zA-Z_]+(\.|$)")
+_WRAPPER = re.compile(r"\.(base_layer|original_module|modules_to_save\.default)(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,26 @@ class Factors:
 
     a: str  # [r, k], of a convolution [r, k, h, w]
     b: str  # [d, r], of a convolution [d, r, 1, 1]
+
+
+def bare_name(name: str) -> str:
+    """Return what a tensor is called in the model without adapters; "" = it is not there.
+
+    >>> bare_name("base_model.model.h.0.base_layer.weight")
+    'h.0.weight'
+    >>> bare_name("base_model.model.head.modules_to_save.default.bias")
+    'head.bias'
+    >>> bare_name("base_model.model.h.0.lora_A.default.weight")
+    ''
+    """
+    if _ADAPTER.search(name):
+        return ""
+    return _WRAPPER.sub("", name.removeprefix(_WRAPPED))
+
+
+def has_adapters(names: Iterable[str]) -> bool:
+    """Return whether these are names of a model with adapters."""
+    return any(name.startswith(_WRAPPED) for name in names)
 
 
 def pairs_of(names: Iterable[str]) -> tuple[Factors, ...]:

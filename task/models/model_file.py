@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from task.adapters.names import bare_name, has_adapters
 from task.errors import ConfigError
 from task.numerics.arrays import BFLOAT16, Arrays, NamedArrays, array_of
 from task.numerics.tensors import tensor_of
@@ -61,6 +62,8 @@ def load(
 ) -> tuple[Arrays, Loaded]:
     """Return the model with a file's tensors, and how they were used.
 
+    A file of the model without adapters is loaded into what these are added to.
+
     Args:
         key: What names the file, for errors.
         path: A ``.safetensors`` file, a state dict that ``torch.save`` wrote to ``.pt`` or ``.pth``, or the
@@ -77,13 +80,17 @@ def load(
     file = Path(path).expanduser()
     file = file / MODEL if file.is_dir() else file
     given, digest = _read(key, file)
+    bare = has_adapters(shared) and not has_adapters(given)
+    if bare:  # what adapters are added to; they begin as they are drawn
+        given = _wrapped(given, [*shared, *private, *ties])
     given = {**{ties[n]: t for n, t in given.items() if n in ties}, **given}
     given = {n: t for n, t in given.items() if n not in ties}
     loaded = Loaded(path, digest)
     arrays = dict(shared)
     for name, old in shared.items():
         if name not in given:
-            loaded.missing.append(name)
+            if not bare or bare_name(name):
+                loaded.missing.append(name)
             continue
         new = given[name]
         floats = [a.dtype.kind == "f" or a.dtype == BFLOAT16 for a in (new, old)]
@@ -104,6 +111,14 @@ def load(
             f'same "model" on data of the same shape and classes{more}'
         )
     return arrays, loaded
+
+
+def _wrapped(given: dict[str, np.ndarray], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return a model's tensors by the names that a model with adapters gives them."""
+    bare = {name: bare_name(name) for name in names}
+    used = set(bare.values())
+    found = {name: given[of] for name, of in bare.items() if of in given}
+    return found | {name: tensor for name, tensor in given.items() if name not in used}
 
 
 def _read(key: str, file: Path) -> tuple[dict[str, np.ndarray], str]:

@@ -363,4 +363,7 @@ def test_a_command_reads_the_model_file_once(
     assert len(as_csv(said.columns).splitlines()) == 81
     assert read == [folder / "model.safetensors"]
     again = RunResult(folder).predict(tmp_path / "new.csv")
-    assert as_csv([(name, again[name].to_numpy()) for name in again]) == as_csv(said.columns)
+    shown = pd.read_csv(io.StringIO(as_csv(said.columns)))
+    found = pd.read_csv(io.StringIO(as_csv([(name, again[name].to_numpy()) for name in again])))
+    # Of some processors the last bit depends on how many rows a batch has.
+    pd.testing.assert_frame_equal(found, shown, rtol=0, atol=1e-6)

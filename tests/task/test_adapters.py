@@ -18,6 +18,7 @@ from task.adapters.names import Factors, pairs_of
 from task.errors import ConfigError
 from task.models.family import Levels, SubModels, Widths
 from task.models.lora import Adapters
+from task.models.model_file import load
 from task.models.units import smaller, units_of
 
 A, B = "x.lora_A.default.weight", "x.lora_B.default.weight"
@@ -160,6 +161,24 @@ def test_every_process_draws_one_a() -> None:
     assert not factor(adapted(), "B").any()
     trained = {n for n, p in adapted().named_parameters() if p.requires_grad}
     assert len(trained) == 4  # both factors, and the weight and bias of the head
+
+
+def test_adapters_are_added_to_the_weights_of_a_file_of_the_bare_model(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    bare, wrapped, x = Net(3), adapted(), torch.randn(4, 6)
+    torch.save(bare.state_dict(), tmp_path / "bare.pt")
+    shared = {n: t.detach().numpy() for n, t in wrapped.named_parameters()}
+    arrays, loaded = load("key", str(tmp_path / "bare.pt"), shared, (), strict=True)
+    wrapped.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()})
+    assert torch.equal(wrapped(x), bare(x))
+    assert len(loaded.tensors) == 6  # the head's are there twice
+    assert not loaded.misfits()
+    torch.save({**bare.state_dict(), "more": torch.ones(1)}, tmp_path / "more.pt")
+    with pytest.raises(ConfigError, match="unexpected: more"):
+        load("key", str(tmp_path / "more.pt"), shared, (), strict=True)
+    torch.save({"hidden.weight": bare.hidden.weight}, tmp_path / "less.pt")
+    with pytest.raises(ConfigError, match=r"missing: base_model\.model\.hidden\.base_layer\.bias"):
+        load("key", str(tmp_path / "less.pt"), shared, (), strict=True)
 
 
 def test_layers_that_are_not_there_are_refused_with_the_nearest() -> None:

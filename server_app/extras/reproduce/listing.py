@@ -86,7 +86,10 @@ def outcome(queue: TableQueue) -> Table:
     The recorded value is over all seeds of the table, as on its page.
     """
     shown = _table("cell", "published", "recorded", "again", "difference", "verdict")
-    for table, at in queue.standings():
+    standings = [*queue.standings()]
+    shown.title = "\n".join(dict.fromkeys(table.title for table, _ in standings))  # what is counted
+    shown.title_justify = "left"
+    for table, at in standings:
         runs = RunRecords(results_of(table.path)).by_run
         new, old = row_of(at), row_of(standing(table.cells[at.cell.name], runs))
         verdict = _verdict(at.by_seed.values(), runs)
