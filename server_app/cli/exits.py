@@ -23,13 +23,13 @@ MEANINGS = {
     FAILED: "the run failed, or there is a bug: the error says why; of a run, so do status and monitor",
     FILES: "a file or folder cannot be read or written, such as on a full disk",
     CONFIG: "configuration: a run-config key, the value of an option, a recipe, a kit, a certificate",
-    INTERRUPTED: "interrupted by Ctrl-C",
+    INTERRUPTED: "interrupted by Ctrl-C; of a job that is followed: it was stopped",
 }
 LASTING = (USAGE, DATA, CONFIG)  # a restart would not help: services do not restart after these
 
 
 class StoppedError(Exception):
-    """The user stopped a command with Ctrl-C; the text says what is left and how to go on."""
+    """The user stopped a command, or the job that it follows; the text says what is left and how to go on."""
 
 
 def code_of(err: Exception) -> int:

@@ -155,7 +155,6 @@ def _run_at_link(
     """Submit a run to a link, follow it, or end it."""
     from server_app.deploy.kits.kit import SubmitterKit, read_submitting_kit
     from server_app.deploy.link import follow
-    from server_app.run.naming import numbered
 
     kit = read_submitting_kit(folder)
     if isinstance(kit, SubmitterKit):
@@ -167,12 +166,12 @@ def _run_at_link(
         typer.echo(f"asked the link to stop {stop}{left}")
         return
     job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
-    if not attach and not keys.get("resume") and (note := numbered(check(keys), job.name)):
+    if not attach and not keys.get("resume") and (note := follow.numbered_name(kit, keys, job)):
         typer.echo(note, err=True)
     if detach:
         typer.echo(f"job {job.name} is {job.state}; watch it: {_again(folder, job.name)}")
         return
-    with _detaching(folder, job.name):
+    with _following(folder, kit.runs / job.name):
         follow.follow(kit, job)
 
 
@@ -195,7 +194,7 @@ def _run_at_remote_link(
     if detach:
         typer.echo(f"job {job.name} is {job.state}; watch it: {_again(kit.path, job.name)}")
         return
-    with _detaching(kit.path, job.name):
+    with _following(kit.path, kit.runs / job.name):
         remote.follow(kit, job)
 
 
@@ -204,14 +203,21 @@ def _again(folder: Path, name: str) -> str:
 
 
 @contextmanager
-def _detaching(folder: Path, name: str) -> Iterator[None]:
-    """Let Ctrl-C end the following of a job, which goes on."""
+def _following(folder: Path, results: Path) -> Iterator[None]:
+    """Let Ctrl-C end the following of a job, which goes on, and say how one that was stopped goes on."""
+    from server_app.deploy.link.jobs import StoppedJobError
+
+    name = results.name
     try:
         with sigterm_is_ctrl_c():
             yield
     except KeyboardInterrupt:
         typer.echo(f"detached; job {name} continues. Watch it again: {_again(folder, name)}", err=True)
         raise typer.Exit(exits.DETACHED) from None
+    except StoppedJobError as err:
+        again = f"`bouquet run --link {folder} --resume --run-name {name}` continues from the last checkpoint"
+        left = f"its results so far: {results}; {again}" if results.exists() else "there are no results here"
+        raise exits.StoppedError(f"{err}; {left}") from None
 
 
 @app.command(

@@ -51,7 +51,7 @@ class RegistrationPhase:
         try:
             self._gather(grid)
         except BouquetError:
-            self._notify(grid)  # before the run ends
+            self._notify(grid, undecided=self.round <= 1)  # before the run ends
             raise
         self.membership.confirm()
         self._notify(grid)
@@ -81,11 +81,14 @@ class RegistrationPhase:
     def _terms(self) -> Terms:
         return Terms(self.membership, self.round, most_bytes=0, once=True)
 
-    def _notify(self, grid: Grid) -> None:
-        """Tell the nodes that are left out why, and wait a moment until they know."""
+    def _notify(self, grid: Grid, *, undecided: bool = False) -> None:
+        """Tell the nodes that are left out why, and wait a moment until they know.
+
+        With `undecided` tell all of them if they keep the run from beginning.
+        """
         notices = [
             message(notice_content(why), node, f"query.{LEFT_OUT}", self.round, self.registry.timeout_s)
-            for node, why in self.membership.notices().items()
+            for node, why in self.membership.notices(undecided=undecided).items()
         ]
         if notices:
             list(Exchange(grid, notices, timing.NOTICE_S, self._terms()))

@@ -8,7 +8,7 @@ have columns of their own: each agrees with what it registered first.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from task.datasets.description import PARTS, Meaning
@@ -16,6 +16,7 @@ from task.population import some
 
 OTHERS = "those of the others"
 ITS_OWN = "those that it registered first"
+COUNTED = ("columns", "categories")  # parts that say how many numbers a model reads of an example
 COMMON = ""  # whose meaning is that of all clients' data
 
 
@@ -33,9 +34,9 @@ class Agreement:
 
     def refuses(self, client: str, theirs: Meaning) -> str:
         """Return how a client's data differ from the agreed meaning, as far as known; "" if they don't."""
-        known, whose = self.of(client).parts, ITS_OWN if self.apart else self.whose
-        unlike = (part for part in PARTS if known.get(part, found := theirs.parts.get(part, "")) != found)
-        return next((_differs(theirs, part, whose) for part in unlike), "")
+        known, whose = self.of(client), ITS_OWN if self.apart else self.whose
+        unlike = (p for p in PARTS if known.parts.get(p, found := theirs.parts.get(p, "")) != found)
+        return next((_differs(theirs, part, whose, known.inputs) for part in unlike), "")
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,18 @@ def _agree(
     voters: Mapping[int, Voter], known: Meaning, whose: str
 ) -> tuple[Meaning | None, dict[int, str], str]:
     left, parts, refused = dict(voters), dict(known.parts), dict[int, str]()
-    for part, words in PARTS.items():
-        sides: dict[str, list[str]] = {}
+    for part in PARTS:
+        sides: dict[str, list[Voter]] = {}
         for voter in left.values():
-            sides.setdefault(voter.meaning.parts.get(part, ""), []).append(voter.node)
+            sides.setdefault(voter.meaning.parts.get(part, ""), []).append(voter)
         if left and part not in parts:
             parts[part] = max(sides, key=lambda digest: len(sides[digest]))
             if 2 * len(sides[parts[part]]) <= len(left):
-                return None, refused, _unclear(words, sides.values())
+                return None, refused, _unclear(part, sides.values())
+        expected = known.inputs or next((v.meaning.inputs for v in sides.get(parts.get(part, ""), ())), ())
         for node, voter in list(left.items()):
             if voter.meaning.parts.get(part, "") != parts[part]:
-                refused[node] = _differs(voter.meaning, part, whose)
+                refused[node] = _differs(voter.meaning, part, whose, expected)
                 del left[node]
     if not left:
         return None, refused, ""
@@ -88,17 +90,31 @@ def _agree(
     return Meaning(parts, inputs, outputs), refused, ""
 
 
-def _differs(theirs: Meaning, part: str, whose: str) -> str:
+def _differs(theirs: Meaning, part: str, whose: str, inputs: Sequence[int]) -> str:
+    """Return how data differ, for the run's user and for the owner, in whose log their names follow."""
     none = "" if theirs.parts.get(part) else ", which it does not name"
+    counts = columns = ""
+    if part in COUNTED and inputs and theirs.inputs:
+        counts = f": expected {len(inputs)} inputs (numbers, values of categories), got {len(theirs.inputs)}"
+    if part == "columns":
+        columns = (
+            " (--column-types 'NAME:ignore' on the node leaves one out), or declare the columns in the run, "
+            "so that an error names the missing ones"
+        )
     return (
-        f"has data that differ from {whose} in {PARTS[part]}{none}; its own log has its names. Correct its "
-        "file, or the types that are declared for its columns"
+        f"has data that differ from {whose} in {PARTS[part]}{none}{counts}. Its names follow in its own log. "
+        f"Correct its file or its column types{columns}"
     )
 
 
-def _unclear(words: str, sides: Iterable[list[str]]) -> str:
-    got = "; ".join(some(nodes) for nodes in sides)
+def _unclear(part: str, sides: Iterable[Sequence[Voter]]) -> str:
+    got = "; ".join(some([v.node for v in side]) + _inputs(part, side[0].meaning) for side in sides)
     return (
-        f"the nodes' own data: expected most nodes to agree on {words}; they differ: {got}. Each node's own "
-        'log has its names. Correct the files, or choose nodes with the run-config key "node-names"'
+        f"the nodes' own data: expected most nodes to agree on {PARTS[part]}; they differ: {got}. Each "
+        "node's log lists its names. Correct the files or column types (a node's --column-types "
+        "'NAME:ignore' leaves one out), or choose nodes with \"node-names\""
     )
+
+
+def _inputs(part: str, meaning: Meaning) -> str:
+    return f" ({len(meaning.inputs)} inputs)" if part in COUNTED and meaning.inputs else ""

@@ -249,7 +249,7 @@ def _declared_by_none(claims: Sequence[Claim], done: Admission) -> str:
         return ""
     return (
         f'run-config key "column-types": expected columns that a node has; got {some(sorted(absent))}, which '
-        "none has. Correct the names, or leave them out; each node's own log has the names of its columns"
+        "none has. Correct the names, or leave them out; each node's log lists its columns"
     )
 
 

@@ -121,9 +121,7 @@ class ClientRegistry:
             ConfigError: With the nodes and their reasons.
             NodesError: The same, where enough of the reasons may pass.
         """
-        if self.membership.admission.ambiguous:
-            raise ConfigError(self.membership.admission.ambiguous)
-        if error := self.membership.outvoted():
+        if error := self.membership.undecided() or self.membership.outvoted():
             raise error
 
     def _index(self) -> None:

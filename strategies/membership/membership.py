@@ -8,7 +8,7 @@ also while a round waits for its replies; see `strategies.engine.exchange`.
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from flwr.app import Message
@@ -236,16 +236,37 @@ class Membership:
         absent = found.keys() - self.admission.admitted
         return {self.nodes[n]: found[n] for n in sorted(absent) if n in self.nodes}
 
-    def notices(self) -> dict[int, str]:
-        """Return the reasons that refused nodes do not know yet, by node; from now on they do."""
+    def notices(self, *, undecided: bool = False) -> dict[int, str]:
+        """Return the reasons that refused nodes do not know yet, by node; from now on they do.
+
+        With `undecided` the others learn why the run cannot begin, if a person must decide.
+        """
+        reasons = dict(self.admission.refused)
+        if undecided and (why := self.admission.ambiguous):
+            reasons = dict.fromkeys(self.claims, f"takes no part, as the run cannot begin: {why}") | reasons
         new = {
             n: why
-            for n, why in sorted(self.admission.refused.items())
+            for n, why in sorted(reasons.items())
             if n in self.nodes and not self.claims[n].registration.stock
             if (self.incarnation(n), why) not in self._notified
         }
         self._notified |= {(self.incarnation(n), why) for n, why in new.items()}
         return new
+
+    def undecided(self) -> ConfigError | None:
+        """Return what a person must decide before the first round, and which nodes decline in any case."""
+        if not self.admission.ambiguous:
+            return None
+        declined = self._reasons(n for n, (_, said) in self._unfit.items() if said)
+        return ConfigError("; ".join(filter(None, [self.admission.ambiguous, declined])))
+
+    def _reasons(self, nodes: Iterable[int]) -> str:
+        """Return why these nodes take no part, each reason once."""
+        by_reason, these = dict[str, list[OnlineNode]](), set(nodes)
+        for node, why in self.left_out().items():
+            if node.id in these:
+                by_reason.setdefault(why, []).append(node)
+        return "; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items())
 
     def outvoted(self) -> BouquetError | None:
         """Return why no run can begin, if most of the nodes that answered cannot take part in one.
@@ -258,12 +279,8 @@ class Membership:
         lasting = len(against - passing)
         if not against or len(self.admission.admitted) > len(against):
             return None
-        by_reason: dict[str, list[OnlineNode]] = {}
-        for node, why in self.left_out().items():
-            if node.id in against:
-                by_reason.setdefault(why, []).append(node)
         kind = ConfigError if lasting and len(self.admission.admitted) <= lasting else NodesError
-        return kind("; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items()))
+        return kind(self._reasons(against))
 
     def expect_data(self, data: Data) -> None:
         """Refuse, from now on, nodes whose data have another shape or number of classes."""

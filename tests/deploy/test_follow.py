@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from server_app.deploy.calls.control import NodeState
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow, status
@@ -97,6 +99,18 @@ def test_a_node_that_may_not_join_is_refused_at_submission(tmp_path: Path, nodes
     with pytest.raises(ConfigError, match=words):
         follow.submit(kit, OWN | {"run-name": "a", "node-names": nodes})
     assert Jobs(kit.jobs, kit.runs).all() == []
+
+
+def test_a_simulations_data_are_refused_at_submission(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, 3)
+    keys = OWN | {"data-path": "sites", "partition": "natural", "num-clients": 0}
+    with pytest.raises(
+        ConfigError, match=r"got 'sites', which .*leave out data-path, partition, num-clients$"
+    ):
+        follow.submit(kit, keys)
+    assert Jobs(kit.jobs, kit.runs).all() == []
+    (kit.path / "sites").mkdir()
+    assert follow.submit(kit, keys).keys["data-path"] == "sites"
 
 
 def test_the_link_notes_who_submitted_what_also_where_it_refuses(tmp_path: Path) -> None:
@@ -205,6 +219,25 @@ def test_the_terminal_names_a_node_that_is_left_out_of_a_run_shorter_than_the_st
     follow._watch(kit, jobs, job, Progress("log", 1, "a", console))
     words = "node ward-2 has data whose columns have other names: run a continues without it"
     assert words in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_terminal_does_not_repeat_what_an_earlier_run_continued_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = kit_of(tmp_path, 1)
+    jobs = Jobs(kit.jobs, kit.runs)
+    jobs.update(follow.submit(kit, OWN | {"run-name": "before"}), state=FINISHED, attempts=1)
+    RunFolder.create(kit.runs / "before", {"run": {}}, resume=False).write_nodes(
+        [], [{"node": "1", "reason": "is odd"}]
+    )
+    ward = NodeState(1, "ward-0", b"", True, True, time.time())
+    status.write_status(kit, status.Seen(nodes=[ward], answered=time.monotonic()), [], jobs)
+    assert "node ward-0 is odd: run before continues without it" in status.read_status(kit)["warnings"]
+    job = jobs.update(follow.submit(kit, OWN | {"run-name": "now"}), state=RUNNING, attempts=1)
+    monkeypatch.setattr(follow.time, "sleep", lambda seconds: jobs.update(job, state=FINISHED))
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    follow._watch(kit, jobs, job, Progress("log", 1, "now", console))
+    assert "ward-0" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_run_at_a_link_is_resumed_by_its_name_alone(tmp_path: Path) -> None:

@@ -352,6 +352,26 @@ def test_what_a_task_tells_the_operator_is_said_once_in_a_run_and_has_an_end(
     assert len(told) == 2 + message_loop.MOST_REMARKS
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_answer_to_a_run_that_was_stopped_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, made: Any, ended: bool
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(message_loop, "say", told.append)
+
+    def refuse(*args: object) -> None:
+        raise RefusedMessageError("the SuperLink says PERMISSION_DENIED: no")
+
+    monkeypatch.setattr(made.loop, "_order", refuse)
+    made.loop.client.has_ended = lambda run: ended
+    made.loop._runs[1] = SimpleNamespace(keys={"run-name": "first"})
+    head = Message()
+    head.metadata.run_id, head.metadata.message_id = 1, "0123456789"
+    made.loop._answer(head, None)
+    said = "run first has ended or was stopped; it needs no answer"
+    assert told == [said if ended else "message 01234567 of run 1: the SuperLink says PERMISSION_DENIED: no"]
+
+
 def test_a_refused_time_is_explained() -> None:
     with pytest.raises(NotLetInError, match="Run NTP"):
         _is_answer(CallError(S.UNAUTHENTICATED, "Invalid timestamp"), "PullMessages", 0)

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 from uvicorn import Server
 
+from server_app.cli import exits
 from server_app.cli.main import app
 from server_app.deploy.calls.control_calls import Calls, LinkError
 from server_app.deploy.calls.fleet_relay import serve
@@ -23,7 +24,7 @@ from server_app.deploy.kits.kit import LinkKit, SubmitterKit, read_kit, read_lin
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import remote
 from server_app.deploy.link.follow import submit
-from server_app.deploy.link.jobs import FAILED, FINISHED, Job, Jobs
+from server_app.deploy.link.jobs import FAILED, FINISHED, STOPPED, Job, Jobs
 from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.link.submit_port import SubmitPort
 from task import timing
@@ -160,6 +161,31 @@ def test_a_failed_run_says_why(kits: Path, alice: SubmitterKit, jobs: Jobs) -> N
     ended(read_link_kit(kits / "link"), jobs, FAILED, "too few nodes")
     with pytest.raises(BouquetError, match="job a failed: too few nodes"):
         remote.follow(alice, remote.find(alice, "a", "--attach"))
+
+
+@pytest.mark.parametrize("whose", ["link", "alice"])
+def test_of_a_stopped_run_the_follower_says_where_its_results_are_and_how_it_goes_on(
+    kits: Path, alice: SubmitterKit, jobs: Jobs, whose: str
+) -> None:
+    ended(read_link_kit(kits / "link"), jobs, STOPPED, "stopped by the user")
+    result = CliRunner().invoke(app, ["run", "--link", str(kits / whose), "--attach", "a"])
+    assert isinstance(result.exception, exits.StoppedError)
+    assert str(result.exception) == (
+        f"job a: stopped by the user; its results so far: {kits / whose / 'runs' / 'a'}; "
+        f"`bouquet run --link {kits / whose} --resume --run-name a` continues from the last checkpoint"
+    )
+
+
+def test_a_first_run_is_not_called_after_an_earlier_one_that_never_was(kits: Path) -> None:
+    (kits / "link" / "rows.csv").write_text("a,b:target\n1,0\n")
+    keys = (
+        'dataset="csv" model="logistic" num-classes=2 data-path="rows.csv" learning-rate=0.125 '
+        "local-epochs=7 batch-size=17 fraction-evaluate=0.5 num-server-rounds=12 local-test-fraction=0.25"
+    )  # too long for a name, which so has a fingerprint of them
+    for earlier in (False, True):
+        code, said = bouquet("run", "--link", kits / "link", "-c", keys, "--detach")
+        assert (code, "the name of an earlier run" in said) == (0, earlier), said
+    assert len(list((kits / "link" / "jobs").glob("*.json"))) == 2
 
 
 def test_the_link_is_believed_only_with_its_own_certificate(

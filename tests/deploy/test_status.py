@@ -21,8 +21,9 @@ from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import run_link
 from server_app.deploy.link import status as module
-from server_app.deploy.link.jobs import RUNNING, Jobs
+from server_app.deploy.link.jobs import QUEUED, RUNNING, Jobs
 from server_app.deploy.link.run_link import StatusWriter
 from server_app.deploy.link.status import (
     GREEN,
@@ -34,6 +35,7 @@ from server_app.deploy.link.status import (
     node_apps,
     read_status,
     tables,
+    write_ended,
     write_status,
 )
 from server_app.results.folder import RunFolder
@@ -354,3 +356,38 @@ def test_what_a_link_does_without_on_its_flower_is_shown_and_is_yellow(kit: Link
     assert line in shown(kit)
     (kit.state / LEFT_OUT).write_text("{")
     assert flower_lines(kit) == []
+
+
+def test_a_link_that_ended_is_not_running_at_once(
+    kit: LinkKit, child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(kit.jobs, kit.runs)
+    write_status(kit, seen(), [child], jobs)
+    assert read_status(kit)["running"]
+    monkeypatch.setattr(run_link, "bundle", bytes)
+    monkeypatch.setattr(run_link, "check_addresses", lambda kit: None)
+    monkeypatch.setattr(run_link.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(run_link.Keeper, "run", lambda *_: None)
+    monkeypatch.setattr(run_link.Supervisor, "run", lambda *_: None)  # as at SIGTERM
+    run_link.run_link(kit)
+    found = read_status(kit)
+    assert (found["state"], found["running"], found["nodes"][0]["online"]) == (RED, False, False)
+    assert re.match(
+        r"the link is not running: it ended at .*\. Start it: bouquet link ", found["warnings"][0]
+    )
+    assert "ended" not in found
+    write_status(kit, seen(), [child], jobs)  # it was started again
+    assert read_status(kit)["running"]
+
+
+@pytest.mark.parametrize("before", ["never", "ended"])
+def test_jobs_that_wait_for_a_link_that_is_not_running_are_shown(
+    kit: LinkKit, child: Child, before: str
+) -> None:
+    jobs = Jobs(kit.jobs, kit.runs)
+    if before == "ended":
+        write_status(kit, seen(), [child], jobs)
+        write_ended(kit)
+    jobs.submit("early", {"num-server-rounds": 20})
+    assert [(run["name"], run["state"]) for run in read_status(kit)["runs"]] == [("early", QUEUED)]
+    assert "early" in shown(kit)

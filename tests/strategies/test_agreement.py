@@ -154,11 +154,16 @@ def test_a_node_whose_data_mean_something_else_is_left_out_before_round_1(tmp_pa
     name, reason = left
     assert name == "ward-2"
     assert f"is refused: it has data that differ from those of the others in {words}" in reason
+    counts = {"kind": (4, 3), "column": (4, 4), "values": (4, 5)}.get(other)
+    if counts:
+        said = "expected {} inputs (numbers, values of categories), got {}".format(*counts)
+        assert said in reason
+    assert ("--column-types 'NAME:ignore'" in reason) == (other in ("column", "kind"))
     assert not any(word in reason for word in ("weight_kg", "died", "sick", "cook"))
     assert [row["selected"] for row in played.rows[1:]] == [["ward-1", "ward-3"]] * 2
     (notice,) = notices(played)  # once, though three phases registered nodes
     assert played.grid.index[notice.metadata.dst_node_id] == 1
-    assert read_notice(notice.content) in reason
+    assert reason == f"is refused: it {read_notice(notice.content)}"  # whole: no line is cut
 
 
 def test_a_node_that_joins_late_is_read_by_name_or_left_out(tmp_path: Path) -> None:
@@ -178,7 +183,10 @@ def test_a_node_that_joins_late_is_read_by_name_or_left_out(tmp_path: Path) -> N
 
 def test_where_no_side_is_most_nodes_no_run_begins_and_all_are_named(tmp_path: Path) -> None:
     unlike = {"ward_2": OTHERS["column"][0], "ward_3": OTHERS["target"][0] | {"height": ["1"] * 12}}
-    with pytest.raises(ConfigError, match=r"agree on the names or kinds .* differ: node \d+; node \d+; node"):
+    with pytest.raises(
+        ConfigError,
+        match=r"agree on the names or kinds .* differ: (node \d+ \([45] inputs\)(; |\.)){3}",
+    ):
         run(wards(tmp_path, **unlike))
     two = {k: v for k, v in wards(tmp_path, ward_2=OTHERS["classes"][0]).items() if k != "ward-3"}
     with pytest.raises(ConfigError, match=r"agree on the names of the classes; .* node \d+; node \d+\."):
@@ -196,6 +204,25 @@ def test_nodes_hear_why_they_are_left_out_before_the_run_ends(tmp_path: Path) ->
         RegistrationPhase(registry, 1).run(grid)
     said = [read_notice(m.content) for m in grid.sent if m.metadata.message_type == f"query.{LEFT_OUT}"]
     assert said == ["has data of shape [4], 2 classes; the others have shape [99], 2 classes"] * 3
+
+
+def test_all_sides_hear_why_no_run_begins_and_its_user_hears_of_those_that_decline(tmp_path: Path) -> None:
+    odd = {"ward_2": OTHERS["column"][0], "ward_3": renamed(table(3), outcome="readmitted")}
+    grid = grid_of(wards(tmp_path, **odd))(make_app(simulation=True), [], config_of())
+    with pytest.raises(
+        ConfigError, match=r"differ: node \d+ .*; node \d+ .*; node \d+ cannot take part: .*target"
+    ):
+        RegistrationPhase(ClientRegistry(5.0, 1), 1).run(grid)
+    told = {
+        grid.index[m.metadata.dst_node_id]: read_notice(m.content)
+        for m in grid.sent
+        if m.metadata.message_type == f"query.{LEFT_OUT}"
+    }
+    assert sorted(told) == [0, 1]
+    for said in told.values():
+        assert said.endswith('"node-names"')  # whole
+        assert said.startswith("takes no part, as the run cannot begin: the nodes' own data: expected most")
+        assert "cannot take part" not in said  # what one node says of its data is not for the others
 
 
 def test_class_folders_of_other_names_are_left_out(tmp_path: Path) -> None:

@@ -250,8 +250,8 @@ def test_ctrl_c_detaches_and_stop_ends_a_job(place: Place) -> None:
     place.until(lambda: len(place.rounds("long")) > count)
     assert place.bouquet("run", "--link", str(place.kit.path), "--stop", "long").returncode == 0
     done = place.attach("long")
-    assert done.returncode == 70
-    assert "stopped by the user" in done.stderr
+    assert done.returncode == 130
+    assert f"stopped by the user; its results so far: {place.kit.runs / 'long'}; `bouquet run" in done.stderr
     place.until(lambda: not is_held(place.kit.runs / "long"), 60)  # its ServerApp has ended
     place.until(lambda: (place.kit.runs / "long" / "result.json").exists(), 40)
     assert json.loads((place.kit.runs / "long" / "result.json").read_text())["stopped"] == "by the user"

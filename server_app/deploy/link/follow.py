@@ -6,22 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.kits.kit import OWNER, LinkKit
-from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
+from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs, StoppedJobError
 from server_app.deploy.link.majority import derived
 from server_app.deploy.link.status import RED, YELLOW, left_out_of, node_lines, read_status, round_lines
 from server_app.deploy.link.submitters import audit, check_keys, check_submitter, may_take
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.confined import confined
-from server_app.run.naming import folder_of_run, remove_run
+from server_app.run.naming import folder_of_run, numbered, remove_run
 from server_app.run.progress import Progress, closing_table, progress_of
 from server_app.run.same_run import check_resumed, keys_to_resume
 from task import timing, trust
+from task.config.knobs import Config
 from task.config.read import flatten, read_checked
 from task.datasets.facts_in_words import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
-from task.references import references_in
+from task.references import is_reference, references_in
 from task.resolve.read import read_config
 
 
@@ -60,6 +61,7 @@ def _submit(kit: LinkKit, keys: dict[str, Any], submitter: str, *, overwrite: bo
         check_submitter(jobs, submitter, str(keys.get("run-name", "")), resume=bool(keys.get("resume")))
         keys = {**keys_to_resume(keys, kit.runs), **flatten(keys)}
         config = read_config(confined(keys, kit.path))
+        _check_data(config, keys, kit)
         if not config.output.keep_state:
             raise ConfigError(
                 'run-config key "keep-state" (--no-keep-state): expected none with --link: the state is '
@@ -90,6 +92,27 @@ def _submit(kit: LinkKit, keys: dict[str, Any], submitter: str, *, overwrite: bo
         keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
         keys |= {"node-names": ",".join(nodes)} if nodes else {}
         return jobs.submit(name, keys, submitter)
+
+
+def _check_data(config: Config, keys: Mapping[str, Any], kit: LinkKit) -> None:
+    """Refuse a simulation's keys of data that are not in the link's kit.
+
+    Raises:
+        ConfigError: Naming them.
+    """
+    data = config.data
+    if data.data_path and not is_reference(data.dataset) and not Path(data.data_path).exists():
+        also = [key for key in ("partition", "num-clients") if key in keys]
+        raise ConfigError(
+            f'run-config key "data-path": expected none with --link, or a test file in {kit.path}; got '
+            f"{keys['data-path']!r}, which is not there. At a link each node has its own data (bouquet node "
+            f"--data): leave out {', '.join(['data-path', *also])}"
+        )
+
+
+def numbered_name(kit: LinkKit, keys: Mapping[str, Any], job: Job) -> str:
+    """Return the line that says why a submitted job has a number in its name, "" if it has none."""
+    return numbered(read_config(confined(keys, kit.path)), job.name)
 
 
 def stop(kit: LinkKit, name: str, submitter: str = OWNER) -> None:
@@ -135,6 +158,7 @@ def follow(kit: LinkKit, job: Job) -> None:
     """Show a job's progress until it ends.
 
     Raises:
+        StoppedJobError: It was stopped.
         BouquetError: It ended without a result; with the reason.
         KeyboardInterrupt: The user stopped following; the job goes on.
     """
@@ -144,6 +168,8 @@ def follow(kit: LinkKit, job: Job) -> None:
     folder = kit.runs / job.name
     with progress_of(config) as progress:
         job = _watch(kit, jobs, job, progress)
+    if job.state == STOPPED:
+        raise StoppedJobError(f"job {job.name}: {job.reason}")
     if job.state != FINISHED or not jobs.has_result(job):
         raise BouquetError(f"job {job.name} {job.state}: {job.reason or 'no reason given'}")
     result = RunFolder(folder).result()
@@ -176,9 +202,9 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
         if now.state != QUEUED:
             mine = [node for node in status["nodes"] if now.runs_on(node["name"])]
             news = list(rounds.new())
-            if described or news:  # the status is some seconds old
-                without = left_out_of(kit, now)
-                mine = [n | {"problem": without.get(n.get("id", ""), n.get("problem"))} for n in mine]
+            # The status is some seconds old, and may be of the run before.
+            without = left_out_of(kit, now) if described or news else {}
+            mine = [n | {"problem": without.get(n.get("id", ""), _problem(n, now))} for n in mine]
             for line in node_lines([node for node in mine if now.ended or not _may_come(node, late)]):
                 if line not in warned:
                     warned.add(line)
@@ -194,6 +220,11 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
         if now.ended:
             return now
         time.sleep(timing.FOLLOW_S)
+
+
+def _problem(node: Mapping[str, Any], job: Job) -> str:
+    """Return what is wrong with a node by the link's status, without what an earlier run said of it."""
+    return node.get("problem", "") if node.get("left_out_by", "") in ("", job.name) else ""
 
 
 def _may_come(node: Mapping[str, Any], late: dict[str, float]) -> bool:

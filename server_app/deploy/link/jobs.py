@@ -27,6 +27,10 @@ SHOWN = 3  # jobs that another waits for
 Value = bool | int | float | str
 
 
+class StoppedJobError(BouquetError):
+    """A job that was followed was stopped; its results so far stay."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A run that was submitted."""

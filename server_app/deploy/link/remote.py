@@ -13,6 +13,7 @@ from pathlib import Path
 
 from server_app.deploy.calls.control_calls import Calls, LinkError, start
 from server_app.deploy.kits.kit import SubmitterKit
+from server_app.deploy.link.jobs import STOPPED, StoppedJobError
 from server_app.deploy.link.runner import bundle
 from server_app.deploy.link.submit_port import FILES, RESULTS, STATUS
 from server_app.results.folder import is_one_folder
@@ -107,6 +108,7 @@ def follow(kit: SubmitterKit, run: Submitted) -> None:
     """Print a run's log, which ends with the closing table, and fetch its results.
 
     Raises:
+        StoppedJobError: It was stopped.
         BouquetError: It ended without a result; with the reason.
         LinkError: The link refuses the call, or does not answer once the run has ended.
         KeyboardInterrupt: The user stopped following; the run goes on.
@@ -120,6 +122,8 @@ def follow(kit: SubmitterKit, run: Submitted) -> None:
         for name in FILES:
             with suppress(_NoFileError):
                 _fetch(calls, f"{RESULTS}{run.number}/{name}", folder / name)
+    if run.how == STOPPED:
+        raise StoppedJobError(f"job {run.name}: {run.reason or 'stopped'}")
     if run.how != "completed":
         raise BouquetError(f"job {run.name} {run.how or run.state}: {run.reason or 'no reason given'}")
     terminal.print(f"Fetched to: {folder}", soft_wrap=True)

@@ -32,7 +32,7 @@ from server_app.deploy.kits.kit import CONFIG, LinkKit
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
-from server_app.deploy.link.status import Seen, flower_lines, node_apps, write_status
+from server_app.deploy.link.status import Seen, flower_lines, node_apps, write_ended, write_status
 from server_app.run.confined import KIT
 from task import timing
 from task.errors import PACKAGES, BouquetError, ConfigError
@@ -180,7 +180,10 @@ def run_link(kit: LinkKit) -> None:
                 + (f", over HTTP on {kit.fleet_http})" if kit.fleet_http else ")")
                 + (f"; Flower's commands and submitters to {kit.submit}" if kit.submit else "")
             )
-            supervisor.run(over, StatusWriter(kit, supervisor, keeper))
+            try:
+                supervisor.run(over, StatusWriter(kit, supervisor, keeper))
+            finally:
+                write_ended(kit)
             say("stopping")
         keeper.control.close()
 

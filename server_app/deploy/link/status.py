@@ -59,7 +59,6 @@ class Seen:
 def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs) -> None:
     """Replace the status file."""
     all_jobs = jobs.all()
-    shown = [job for i, job in enumerate(all_jobs, start=SHOWN_RUNS) if not job.ended or i >= len(all_jobs)]
     processes = [_process(child) for child in children]
     faults = [f"{row['name']} is not running" for row in processes if not row["running"]]
     if time.monotonic() - seen.answered > timing.SUPERLINK_RED_S or not seen.answered:
@@ -71,12 +70,11 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     if seen.answered:
         faults += _too_few({node.name for node in seen.nodes}, all_jobs)
     registered, left_out = _registrations(kit, all_jobs), _left_out(kit, all_jobs, seen.nodes)
-    waits = waiting(all_jobs, kit.max_runs)
     nodes = [
         _node(
             node,
             registered.get(str(node.id), {}),
-            left_out.get(str(node.id), ""),
+            left_out.get(str(node.id), ("", "")),
             seen.apps.get(str(node.id)),
             seen.app,
         )
@@ -95,9 +93,16 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
             "flower": seen.flower,
             "processes": processes,
             "nodes": nodes,
-            "runs": [_run(kit, job, waits.get(job.id, "")) for job in reversed(shown)],
+            "runs": _runs(kit, all_jobs),
         },
     )
+
+
+def write_ended(kit: LinkKit) -> None:
+    """Note in the status file that the link has ended: nobody needs to wait until its status is old."""
+    with suppress(OSError, ValueError):  # none was written
+        row = json.loads(kit.status.read_text(encoding="utf-8"))
+        write_json(kit.status, row | {"ended": time.time()})
 
 
 def level(faults: Sequence[str], warnings: Sequence[str]) -> str:
@@ -152,13 +157,19 @@ def read_status(kit: LinkKit) -> Row:
         row |= json.loads(kit.status.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
         why = "it was never started" if isinstance(err, FileNotFoundError) else f"{kit.status}: {err}"
-        return row | {"warnings": [f"the link is not running: {why}. Start it: bouquet link {kit.path}"]}
-    age_s = time.time() - row.get("written", 0)
-    if age_s > timing.STATUS_OLD_S:
+        text = f"the link is not running: {why}. Start it: bouquet link {kit.path}"
+        return row | {"warnings": [text], "runs": _runs(kit, Jobs(kit.jobs, kit.runs).all())}
+    age_s, ended, text = time.time() - row.get("written", 0), row.pop("ended", None), ""
+    if ended is not None:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended))
+        text = f"the link is not running: it ended at {at}. Start it: bouquet link {kit.path}"
+    elif age_s > timing.STATUS_OLD_S:
         text = f"the link is not running, or hangs: its status is {age_s:.0f} s old"
+    if text:
         row |= {"state": RED, "warnings": [text, *row["warnings"]]}
         row["nodes"] = [node | {"online": False} for node in row["nodes"]]
-    return row | {"running": age_s <= timing.STATUS_OLD_S}
+        row["runs"] = _runs(kit, Jobs(kit.jobs, kit.runs).all())  # some may have been submitted since
+    return row | {"running": not text}
 
 
 def tables(status: Mapping[str, Any]) -> list[Table | Text]:
@@ -261,7 +272,7 @@ def _app_words(row: Mapping[str, Any]) -> tuple[str, str]:
     return app, _known(row.get("flower_version"))
 
 
-def _node(node: NodeState, known: Row, left_out: str, app: App | None, ours: App | None) -> Row:
+def _node(node: NodeState, known: Row, left_out: tuple[str, str], app: App | None, ours: App | None) -> Row:
     away = "is not online" + (
         f": it was last seen at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(node.last_seen))}"
         if node.last_seen
@@ -281,7 +292,8 @@ def _node(node: NodeState, known: Row, left_out: str, app: App | None, ours: App
         "clients": known.get("clients"),
         "examples": known.get("examples"),
         **_app_row(app, known.get("version")),
-        "problem": other or (left_out if node.online else away),
+        "problem": other or (left_out[1] if node.online else away),
+        "left_out_by": left_out[0] if node.online and not other else "",
     }
 
 
@@ -296,9 +308,9 @@ def _registrations(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
     return rows
 
 
-def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> dict[str, str]:
-    """Return, by id, the nodes that the newest run on them continued without, and why."""
-    found, names = dict[str, str](), {str(node.id): node.name for node in nodes}
+def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> dict[str, tuple[str, str]]:
+    """Return, by id, the nodes that the newest run on them continued without: that run, and why."""
+    found, names = dict[str, tuple[str, str]](), {str(node.id): node.name for node in nodes}
     for job in reversed(jobs):
         mine = [node for node, name in names.items() if job.attempts and job.runs_on(name)]
         if not mine:
@@ -306,7 +318,7 @@ def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> 
         for node in mine:
             del names[node]
         rows = left_out_of(kit, job)
-        found |= {node: rows[node] for node in mine if node in rows}
+        found |= {node: (job.name, rows[node]) for node in mine if node in rows}
     return found
 
 
@@ -328,6 +340,13 @@ def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:
                 for row in islice(last_rows(kit.runs / job.name / "rounds.jsonl"), 1):
                     lines += round_lines(job.name, row, job.keys.get("min-replies", 1))
     return lines
+
+
+def _runs(kit: LinkKit, jobs: Sequence[Job]) -> list[Row]:
+    """Return what a status shows of the jobs: those that have not ended and the last others, newest first."""
+    waits = waiting(jobs, kit.max_runs)
+    shown = [job for i, job in enumerate(jobs, start=SHOWN_RUNS) if not job.ended or i >= len(jobs)]
+    return [_run(kit, job, waits.get(job.id, "")) for job in reversed(shown)]
 
 
 def _run(kit: LinkKit, job: Job, waits: str) -> Row:

@@ -178,7 +178,10 @@ class MessageLoop:
             self.client.push(head, answer_tree, objects.__getitem__, time.monotonic() - began)
             self._note_memory(head, about.message_type)
         except RefusedMessageError as err:
-            say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
+            if self.client.has_ended(about.run_id):
+                say(f"{self._named(about.run_id)} has ended or was stopped; it needs no answer")
+            else:
+                say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
 
     def _order(self, message: Protobuf, tree: Protobuf) -> Iterator[bytes]:
         """Return what the task reads; what it has read is gone from this process."""
@@ -228,12 +231,17 @@ class MessageLoop:
         """Say what a task tells the operator; no line twice in a run, whatever the numbers in it."""
         if self._said[0] != run:
             self._said = run, set()
-        whose = one_line(f"run {(self._runs[run].keys or {}).get('run-name') or run}")
+        whose = self._named(run)
         for line in remarks.splitlines():
             words = re.sub(r"\d", "", line)
             if words not in self._said[1] and len(self._said[1]) < MOST_REMARKS:
                 self._said[1].add(words)
                 say(line if line.startswith(whose) else f"{whose}: {line}")
+
+    def _named(self, run: int) -> str:
+        """Return a run in words."""
+        keys = self._runs[run].keys if run in self._runs else None
+        return one_line(f"run {(keys or {}).get('run-name') or run}")
 
     def _keep(self, series: int, state: bytes) -> None:
         """Store an app's state for the next message of a series of runs."""
