@@ -16,7 +16,7 @@ from server_app.run.kept import KeptSync, finish
 from server_app.run.naming import check_free, drop_unbegun, folder_of_run
 from server_app.run.opening import open_run
 from server_app.run.prepare import check_measured, prepare, read_submitted
-from server_app.run.progress import Progress, closing_table, title_of
+from server_app.run.progress import closing_table, progress_of
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from server_app.run.stopped import finish_stopped
@@ -118,7 +118,7 @@ def _run(
     run_id = str(folder.config()["id"])
     if trackers:
         trackers.begin(folder, output.resume)
-    with Progress(output.progress, server.num_server_rounds, title_of(config)) as progress:
+    with progress_of(config) as progress:
         model.begin(path)
         for line in opened.remarks:
             progress.message(line)

@@ -23,7 +23,7 @@ from strategies import STRATEGIES
 from strategies.engine.arguments import own_arguments, server_arguments
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
-from task.config.read import knobs
+from task.config.read import knobs, section_title
 from task.features import CHOICES
 from tests import promise
 
@@ -209,9 +209,18 @@ def keys() -> str:
     parts = [KEYS_HEAD]
     nested_last = sorted(knobs(), key=lambda k: "." in k.key)
     for section, some in groupby(nested_last, key=lambda k: k.key.rpartition(".")[0]):
-        lines = [[f"`{k.key}`", f"`{cell(json.dumps(k.default))}`", cell(k.doc)] for k in some]
-        parts += ["", f"## {section or 'Of a run'}", "", table(["key", "default", "meaning"], lines)]
+        found = list(some)
+        lines = [[f"`{k.key}`", f"`{cell(json.dumps(k.default))}`", linked(cell(k.meaning))] for k in found]
+        about = ["", f"{linked(section_title(found[0].section))}."] if section else []
+        parts += ["", f"## {section or 'Of a run'}", *about, ""]
+        parts.append(table(["key", "default", "meaning"], lines))
     return "\n".join([*parts, ""])
+
+
+def linked(text: str) -> str:
+    """Return a text of the code as a page of docs/reference has it: with links to the pages it names."""
+    plain = re.sub(r"(?:``)?docs/([\w/-]+\.md)(?:``)?", lambda m: f"[{Path(m[1]).name}](../{m[1]})", text)
+    return plain.replace("``", "`")
 
 
 def command_pages() -> str:

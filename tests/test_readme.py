@@ -184,3 +184,11 @@ def test_every_page_is_two_links_from_the_readme() -> None:
             links = re.findall(r"\]\((?!http)([^)#]+)", PAGES.get(page, ""))
             reached |= {(page.parent / link).resolve() for link in links}
     assert set(PAGES) <= reached
+
+
+def test_the_page_of_keys_has_their_values_and_links_to_the_pages_to_read() -> None:
+    page = PAGES[ROOT / "docs/reference/keys.md"]
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert [(k.key, c) for k in knobs() for c in k.choices if str(c) not in rows[k.key]] == []
+    assert "(see [compression.md](../reference/compression.md))" in page
+    assert "docs/" not in page

@@ -169,6 +169,5 @@ def key_table(keys: Sequence[Knob], title: str) -> Table:
     table.add_column(justify="right", max_width=14)
     table.add_column()
     for k in keys:
-        listed = ", ".join(c for c in map(str, k.choices) if c not in k.doc)
-        table.add_row(k.key, json.dumps(k.default), k.doc + (f" ({listed})" if listed else ""))
+        table.add_row(k.key, json.dumps(k.default), k.meaning)
     return table

@@ -39,6 +39,8 @@ class ClientHistory:
     contribution: dict[str, float] = field(default_factory=dict)
     # By client, its examples and metrics in a run that only evaluates a model, which has no round but 0.
     alone: dict[str, Row] = field(default_factory=dict)
+    # By round, how many clients tested its model.
+    tested: Counter[int] = field(default_factory=Counter)
     # By client, the bytes that its messages have cost down and up; nothing of runs that did not count them.
     bytes_down: Counter[str] = field(default_factory=Counter)
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -68,6 +70,7 @@ def gather(lines: Iterable[Row]) -> ClientHistory:
             if metrics and not line["round"]:
                 found.alone[line["name"]] = {"examples": line.get("examples"), **metrics}
             accuracy, examples = metrics.get("accuracy"), line.get("examples")
+            found.tested[line["round"]] += bool(number(examples))
         value, count = number(accuracy), number(examples)
         if value is not None and count is not None and count > 0:
             scores = rounds[line["round"]]

@@ -30,6 +30,7 @@ from server_app.results.summary import (
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
+from task.population import some
 from task.storage.files import make_folder
 from task.units import scale_bytes
 
@@ -126,7 +127,7 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
         remarks.append("± is the sample standard deviation over seeds.")
     if nats and not any(result["bytes_to_target"][str(float(target))] is not None for result in every):
         remarks.append(f"No run reached {percent}; --target sets another accuracy.")
-    return ["run", "seeds", "rounds", *(c.header for c in columns)], lines, remarks + _unlike(curves)
+    return ["run", "seeds", "rounds", *(c.header for c in columns)], lines, remarks + _unlike(curves, on)
 
 
 def _measured(every: Sequence[Row], on: str, nats: bool) -> list[Column]:
@@ -202,7 +203,7 @@ def _cell(column: Column, results: Sequence[Row]) -> str:
     return text if std is None else f"{text} ± {std:.{column.decimals}f}"
 
 
-def _unlike(curves: Groups) -> list[str]:
+def _unlike(curves: Groups, on: str) -> list[str]:
     """Return remarks on groups that are not fair to compare."""
     found = []
     for name, runs in curves.items():
@@ -223,7 +224,21 @@ def _unlike(curves: Groups) -> list[str]:
             f"Beware: the runs have {last[0]} to {last[-1]} rounds, and final is the last of each; "
             f"--last-round {last[0]} compares all at the same round."
         )
-    return found
+    every = [run for runs in curves.values() for run in runs]
+    found += [f"Beware: {run.path.name} left out {some(run.left_out)}." for run in every if run.left_out]
+    return found + _tested_apart(every if on == "clients" else [])
+
+
+def _tested_apart(runs: Sequence[Run]) -> list[str]:
+    """Return a remark on runs whose last models were tested on more clients in one than in another."""
+    by_count: dict[int, list[str]] = {}
+    for run in runs:
+        if run.clients.tested:
+            by_count.setdefault(run.clients.tested[max(run.clients.tested)], []).append(run.path.name)
+    said = ", ".join(f"{n} in {some(names)}" for n, names in sorted(by_count.items()))
+    return [f"Beware: the last evaluations were on different numbers of clients: {said}."] * (
+        len(by_count) > 1
+    )
 
 
 def terminal_tables(header: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[Table]:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from server_app.results.clients import ClientHistory, gather
@@ -13,11 +14,14 @@ from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults
 from task.config.sections import Value
 from task.errors import ConfigError
-from task.resolve.effective import unmet
+from task.resolve.effective import OWNERS, unmet
 
 SWEEP = "sweep.json"  # the queue of a sweep, in its folder
 MOST_PARTS = 6  # of a label; where more keys differ, a run's name says more
-BARE = ("algorithm", "dataset", "model", "partition", "selection")  # keys whose value says enough
+AT = "data"  # in place of run-config keys: where the data are
+BARE = ("algorithm", "dataset", "model", "partition", "selection", AT)  # keys whose value says enough
+# Keys that say how a simulation splits its data among clients.
+SPLIT = {"partition", "num-clients", "data-path", *chain.from_iterable(OWNERS["partition"].values())}
 
 SEEDS = ("seed", "model-seed", "data-seed", "train-seed")
 # Keys in which runs of one configuration may differ, besides these.
@@ -39,6 +43,8 @@ class Run:
     rounds: list[Row]
     clients: ClientHistory
     config: Row  # every run-config key with its value
+    left_out: Sequence[str] = ()  # nodes that were online in the last round and took no part
+    at_nodes: bool = False  # whether only the nodes have the data
     machine: str = ""  # what computed it, in words; "" = its folder does not say
 
     @property
@@ -98,7 +104,7 @@ def groups(
     by_name = [run.stem for run in runs]
     if names:
         return _gathered(by_name, runs)
-    configs = [configuration(run.config) for run in runs]
+    configs = [configuration(run.config, at_nodes=run.at_nodes) for run in runs]
     alike = [tuple(sorted((key, str(value)) for key, value in config.items())) for config in configs]
     twice = {a for (a, _), n in Counter(zip(alike, (run.seed for run in runs), strict=True)).items() if n > 1}
     labels = _labels(configs)
@@ -136,13 +142,22 @@ def _read(path: Path, last_round: int | None) -> Run:
         clients = [row for row in clients if row["round"] <= last_round]
     if not rounds:
         raise no_run("compare: expected a result folder with rounds", path)
-    return Run(path, rounds, gather(clients), config.get("run") or {}, machine_words(config))
+    left_out = [row["name"] or row["node"] for row in folder.left_out()]
+    at_nodes = (config.get("data") or {}).get("at") == "nodes"
+    keys, machine = config.get("run") or {}, machine_words(config)
+    return Run(path, rounds, gather(clients), keys, left_out, at_nodes, machine)
 
 
-def configuration(config: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what a run computes, whatever its seed: the keys that it reads, with defaults filled in."""
+def configuration(config: Mapping[str, Value], *, at_nodes: bool = False) -> dict[str, Value]:
+    """Return what a run computes, whatever its seed: the keys that it reads, with defaults filled in.
+
+    Data that lie `at_nodes` are split by nobody: that they do takes the place of the keys of a split.
+    """
     full = {**defaults(), **config}
-    return {k: v for k, v in full.items() if k not in FREE and not _is_seed(k) and unmet(k, full) is None}
+    found = {k: v for k, v in full.items() if k not in FREE and not _is_seed(k) and unmet(k, full) is None}
+    if not at_nodes or full["partition"] == "columns":
+        return found
+    return {**{key: value for key, value in found.items() if key not in SPLIT}, AT: "the nodes' own data"}
 
 
 def _is_seed(key: str) -> bool:

@@ -1,6 +1,6 @@
 """The headline numbers of a result, for its closing table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -51,9 +51,9 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("model.safetensors", str(result.get("model_holds") or "")),
         ("Rounds", f"{result.get('rounds', 0)}" + (f" ({remarks})" if remarks else "")),
         ("Accuracy, final", _add(short(result.get("accuracy")), where)),
-        ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
+        ("Accuracy, best", _add(short(best), _best_of(result))),
         ("Loss, final", _add(short(result.get("loss")), where)),
-        ("Loss, lowest", _add(lowest, f" (round {result.get('best_round')})")),
+        ("Loss, lowest", _add(lowest, _best_of(result))),
         *((name, _add(short(value), where)) for name, value in measures.items()),
         ("Client accuracy, final", "" if personal else short(result.get("client_accuracy"))),
         ("Train loss, final", short(result.get("train_loss"))),
@@ -66,6 +66,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
         ("Energy, simulated devices", f"{result['joules']:.6g} J" if "joules" in result else ""),
         ("Participation", _share(took)),
+        ("Left out", _left_out(result.get("left_out") or ())),
         *lines_of(result),
         *table_lines(entry.work if entry else "", result),
         *people.lines_of(result, short),
@@ -164,6 +165,18 @@ def _share(took: Mapping[str, Any]) -> str:
     most = _max(took)
     times = "1 round" if most == 1 else f"up to {most} rounds"
     return f"{took['clients']} of {took['population']} clients, {times} each"
+
+
+def _best_of(result: Mapping[str, Any]) -> str:
+    """Return the best round, and how many clients tested it where that is fewer than tested others."""
+    tested = result.get("best_tested")
+    fewer = f", {tested['clients']} of {tested['max']} clients" if tested else ""
+    return f" (round {result.get('best_round')}{fewer})"
+
+
+def _left_out(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Return the nodes that were online in the last round and took no part, and why."""
+    return ", ".join(f"node {n['name'] or n['node']} ({str(n['reason']).removesuffix('.')})" for n in nodes)
 
 
 def _a_client(result: Mapping[str, Any], way: str) -> str:

@@ -50,9 +50,8 @@ WIDTHS = (280, 330, 540)  # pixels of a drawing, on a phone and on a desk
 # Rows of the headline that the page has no tile of its own for.
 TILES = (
     "Stopped", "Rounds to accuracy", "Train loss, final", "Client accuracy, final", "Accuracy over clients",
-    "Worst 10 % of clients", "Jain index", "After local training", "Participation", "Time, simulated devices",
-    "Energy, simulated devices",
-    "Contribution", "Privacy",
+    "Worst 10 % of clients", "Jain index", "After local training", "Participation", "Left out",
+    "Time, simulated devices", "Energy, simulated devices", "Contribution", "Privacy",
 )  # fmt: skip
 _DERIVED = CHANGE_NO_RESULT | {
     "min-replies",
@@ -100,8 +99,9 @@ def write_report(run: Path) -> list[Path]:
             written.append(path)
         else:
             path.unlink(missing_ok=True)  # of an earlier report
+    so_far = result or {**summarise(rounds, seen, keys), "left_out": folder.left_out()}
     filed = {
-        "run": _run(folder, config, rounds, result, result or summarise(rounds, seen, keys)),
+        "run": _run(folder, config, rounds, result, so_far),
         "rounds": {"rounds": [round_row(row) for row in rounds], "after": 0, "mark": "", "restarted": True,
                    "more": False, "problems": []},
         "clients": _clients(folder.path / CLIENTS),
@@ -146,6 +146,7 @@ def _run(
         "problems": [],
     }
     known, entry = dict(headline(summary)), ALGORITHMS.get(str(keys.get("algorithm")))
+    tiles = (*(["Accuracy, best"] if summary.get("best_tested") else []), *TILES)
     told = [*lines_of(summary), *table_lines(entry.work if entry else "", summary)]
     read = {key: value for key, value in keys.items() if unmet(key, {**defaults(), **keys}) is None}
     mine, versions = _changed(keys), config.get("environment") or {}
@@ -154,7 +155,7 @@ def _run(
         "run": run,
         "problems": [],
         "warnings": [],
-        "facts": [*([label, known[label]] for label in TILES if label in known), *map(list, told)],
+        "facts": [*([label, known[label]] for label in tiles if label in known), *map(list, told)],
         "classes": by_class(rounds, config.get("data") or {}),
         "groups": tables_of(last_of(rounds) | (result or {}), partial(class_names, config.get("data") or {})),
         "data": _data(config.get("data") or {}),

@@ -110,6 +110,7 @@ def summarise(
     best = max(((a, -r) for a, r in zip(accuracy, at, strict=True) if a is not None), default=None)
     losses = [(number(row.get(keys[1])), row["round"]) for row in rounds]
     lowest = min(((loss, r) for loss, r in losses if loss is not None), default=None)
+    best_round = -best[1] if best else lowest[1] if lowest else None
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
         **{key: config.get(key) for key in ("algorithm", "dataset")},
@@ -121,7 +122,7 @@ def summarise(
         "accuracy": number(final.get(keys[0])),
         "loss": number(final.get(keys[1])),
         "best_accuracy": best[0] if best else None,
-        "best_round": -best[1] if best else lowest[1] if lowest else None,
+        "best_round": best_round,
         "best_loss": lowest[0] if lowest else None,
         "train_loss": number(_last(rounds, "train_loss").get("train_loss")),
         "client_accuracy": number(local.get("client_accuracy")),
@@ -146,6 +147,7 @@ def summarise(
         "untested": len({name for row in rounds for name in row.get("untested", [])}),
         "skipped": sum(bool(row.get("skipped")) for row in rounds),
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
+        **(_best_tested(seen, best_round) if on == "clients" else {}),
         **privacy_of(rounds, config),
         **({"drift": drifts} if (drifts := recoveries(rounds, config, keys[0])) else {}),
         **({"by_client": dict(sorted(seen.alone.items()))} if seen.alone else {}),
@@ -201,6 +203,12 @@ def _ended_by(rounds: Sequence[Row], config: Mapping[str, Any]) -> str | None:
         return "num-server-rounds"
     entry, budget = ALGORITHMS.get(str(config.get("algorithm"))), "adaptive-tau.budget"
     return budget if entry and entry.owns(budget) else None
+
+
+def _best_tested(seen: ClientHistory, best: int | None) -> Row:
+    """Return under "best_tested" how many clients tested the best round, if more tested another."""
+    clients, most = seen.tested.get(best or 0, 0), max(seen.tested.values(), default=0)
+    return {"best_tested": {"clients": clients, "max": most}} if 0 < clients < most else {}
 
 
 def _over_clients(rounds: Mapping[int, Scores]) -> Row:

@@ -38,6 +38,8 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays, stopped: 
         summary["global_model"] = global_model(entry, opened.model.module, dataset, task, packed, last)
     if found := folder.cross_evaluation():
         summary["cross_evaluation"] = found
+    if left_out := folder.left_out():
+        summary["left_out"] = left_out
     if not entry.vertical and (size := pooled_bytes(opened.record["data"])):
         summary["pooled_bytes"] = size
     if not ckks.sealed(arrays) and (

@@ -15,8 +15,8 @@ def in_notebook() -> bool:
 class NotebookBar:
     """A bar with the methods of `server_app.run.progress.Bar`."""
 
-    def __init__(self, title: str, rounds: int) -> None:
-        self._title, self._rounds = title, max(rounds, 1)
+    def __init__(self, title: str, rounds: int | None) -> None:
+        self._title, self._rounds = title, None if rounds is None else max(rounds, 1)
         self._done, self._words, self._measured = 0.0, "waiting for the first round", ""
         self._handle: Any = None
 
@@ -36,6 +36,7 @@ class NotebookBar:
 
     def _html(self) -> Any:
         text = escape(f"{self._words}  {self._measured}")
-        bar = f'<progress max="{self._rounds}" value="{self._done:.3f}" style="width:100%"></progress>'
+        share = "" if self._rounds is None else f' max="{self._rounds}" value="{self._done:.3f}"'
+        bar = f'<progress{share} style="width:100%"></progress>'
         display: Any = sys.modules["IPython"].display
         return display.HTML(f"<b>{escape(self._title)}</b><br>{bar}<br>{text}")

@@ -32,7 +32,7 @@ from task.datasets import natural_task
 from task.datasets.columns import with_moments
 from task.resolve.contract import contract_of, with_data
 from task.resolve.model_card import card_of
-from task.resolve.model_checks import check_augment, check_model
+from task.resolve.model_checks import check_augment, check_model, check_reads
 from task.tasks import task_of, with_task
 
 
@@ -84,6 +84,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     check_model(config, shape, classes, task.name, dataset, runs=runs)
     check_augment(config, shape, dataset.kind if dataset else "")
     if columns := engine.find(ColumnsStage):
+        check_reads(config, shape, classes)  # before a node is asked for its columns
         columns.learn(grid, known_moments(resumed) if resumed else None)
     moments = columns.moments if columns else None
     if dataset is not None and moments is not None:

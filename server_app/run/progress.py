@@ -37,7 +37,9 @@ class _TimeLeft(ProgressColumn):
     """The finished share of the run, and the time left."""
 
     def render(self, task: Task) -> Text:
-        """Return both in words."""
+        """Return both in words; nothing where no number of rounds is known."""
+        if task.total is None:
+            return Text("")
         ends = task.fields.get("ends")
         left = None if ends is None else max(ends - task.get_time(), 0.0)
         return Text(f"{task.percentage / 100:4.0%}  {_left(left)}")
@@ -49,7 +51,7 @@ class Bar(RichProgress):
     The clock starts again with each round: a long one without replies shows that it is at work.
     """
 
-    def __init__(self, title: str, rounds: int, console: Console, clock: Callable[[], float]) -> None:
+    def __init__(self, title: str, rounds: int | None, console: Console, clock: Callable[[], float]) -> None:
         self._status, self._round = ("waiting for the first round", ""), 0
         self._clock, self._since = clock, clock()
         super().__init__(
@@ -64,7 +66,8 @@ class Bar(RichProgress):
             redirect_stderr=sys.stderr.isatty(),  # a redirected stderr must stay in its file
         )
         self._streams = ExitStack()
-        self._task = self.add_task("", total=max(rounds, 1), completed=not rounds)
+        total = None if rounds is None else max(rounds, 1)
+        self._task = self.add_task("", total=total, completed=rounds == 0)
 
     def show(self, done: float, words: str, measured: str = "", **fields: Any) -> None:
         """Show how many rounds are done, words about the running one, and what was last measured, if new."""
@@ -104,12 +107,13 @@ class Progress:
     """Live progress of a run; a context manager.
 
     The mode is "bar"; "log" = one line a round; "none" = silence; "auto" = "bar" on a terminal, else "log".
+    `total_rounds` is None where nobody knows how many there will be.
     """
 
     def __init__(
         self,
         mode: str,
-        total_rounds: int,
+        total_rounds: int | None,
         title: str,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -149,15 +153,17 @@ class Progress:
         number, seconds = row["round"], (row.get("seconds") or {}).get("total")
         if seconds is not None and number > 0:
             self._recent.append(seconds)
-        left = fmean(self._recent) * max(self._total - number, 0) if self._recent else None
+        known = self._recent and self._total is not None
+        left = fmean(self._recent) * max((self._total or 0) - number, 0) if known else None
         words, measured, replies = self._round(number), _measured(row), _replies(row)
         if self.bar:
             ends = None if left is None else self._clock() + left
-            done = number if self._total else 1
+            done = 1 if self._total == 0 else number
             self.bar.show(done, "  ".join([words, *replies]), "  ".join(measured), ends=ends)
         elif self.mode == "log":
             took = [] if seconds is None else [human_seconds(seconds)]
-            self.message("  ".join([words, *measured, *replies, *took, _left(left)]))
+            end = [] if self._total is None else [_left(left)]
+            self.message("  ".join([words, *measured, *replies, *took, *end]))
 
     def message(self, text: str, style: str = "") -> None:
         """Print a line, above the bar if there is one; nothing if the mode is "none"."""
@@ -167,7 +173,8 @@ class Progress:
         self._console.print(Text(text, style), soft_wrap=True)
 
     def _round(self, number: int) -> str:
-        return f"round {number:>{len(str(self._total))}}/{self._total}"
+        total = self._total
+        return f"round {number}" if total is None else f"round {number:>{len(str(total))}}/{total}"
 
 
 def _stream_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
@@ -217,6 +224,12 @@ def _left(seconds: float | None) -> str:
     return "left -:--:--" if seconds is None else f"left {clock(seconds)}"
 
 
+def progress_of(config: Config) -> Progress:
+    """Return the progress of a run; its rounds have no total where their number is but a limit."""
+    rounds = None if algorithm_of(config.algorithm).ends_itself else config.server.num_server_rounds
+    return Progress(config.output.progress, rounds, title_of(config))
+
+
 def title_of(config: Config) -> str:
     """Return what a run is called above its progress."""
     parts = (algorithm_of(config.algorithm).title, config.data.dataset, models_in(as_run_config(config)))
@@ -233,7 +246,9 @@ def closing_table(result: Mapping[str, Any], folder: Path, console: Console | No
     room = max(console.width - wide, 20) if console.is_terminal else sys.maxsize  # a log has no width
     for label, text in rows:
         # A list breaks after a comma only, so that no number loses its label.
-        lines = textwrap.wrap(text.replace(" ", GLUE).replace(f",{GLUE}", ", "), room, break_on_hyphens=False)
+        long = any(len(part) > room for part in text.split(", "))
+        glued = text if long else text.replace(" ", GLUE).replace(f",{GLUE}", ", ")
+        lines = textwrap.wrap(glued, room, break_on_hyphens=False)
         for head, line in zip_longest([label], lines, fillvalue=""):
             words = line.replace(GLUE, " ")
             console.print(Text.assemble((head.ljust(wide), "bold"), words), soft_wrap=True)

@@ -87,7 +87,13 @@ class Recorder(Journal):
         self.central = any(row["loss"] is not None for row in rounds)
         self.best = max(map(self._score, rounds))
         self.snapshot = snapshot
-        self.progress.message(f"continuing after round {snapshot.round} of {self.folder.path}")
+        if (of := self.folder.config()["run"].get("num-server-rounds")) == snapshot.round:
+            self.progress.message(
+                f"{self.folder.path} has all its {of} rounds: no round is left to do; more num-server-rounds "
+                "lengthen it"
+            )
+        else:
+            self.progress.message(f"continuing after round {snapshot.round} of {self.folder.path}")
         self.progress.round_done(rounds[-1])
         return snapshot
 

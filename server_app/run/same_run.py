@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server_app.results.folder import CONFIG, RunFolder, one_folder
+from server_app.results.folder import CONFIG, ROUNDS, RunFolder, one_folder
+from server_app.results.lines import last_rows
 from server_app.run.naming import NAME, check_there
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, flatten
@@ -19,6 +20,7 @@ from task.resolve.effective import unmet
 
 # Keys that may differ when a run is resumed, but see `free_on_resume`.
 FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
+LENGTH = "num-server-rounds"
 # Keys that each attempt at a run sets afresh.
 OF_AN_ATTEMPT = ("run-name", "runs-dir", "resume", "min-nodes")
 
@@ -60,7 +62,7 @@ def check_resumed(config: Config, path: Path) -> None:
 
 def free_on_resume(config: Config) -> frozenset[str]:
     """Return the keys that may differ when a run is resumed; without `Config.horizon` the rounds may."""
-    return FREE_ON_RESUME - ({"num-server-rounds"} if config.horizon else set())
+    return FREE_ON_RESUME - ({LENGTH} if config.horizon else set())
 
 
 def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
@@ -91,12 +93,12 @@ def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
 
 
 def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[str] = FREE_ON_RESUME) -> None:
-    """Refuse to resume a run under other keys than it was started with.
+    """Refuse to resume a run under other keys than it was started with, or for fewer rounds than it has.
 
     A key that the run does not read may differ: an earlier version had another default.
 
     Raises:
-        ConfigError: Naming the first key that differs, with both values.
+        ConfigError: Naming the first key that is wrong, with both values.
     """
     before = folder.config()["run"]
     whole = {**defaults(), **before}
@@ -114,3 +116,9 @@ def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[s
                 f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '
                 f"was started{why}; got {value!r}. Leave the key out, or start a new run under another name."
             )
+    done = next((row["round"] for row in last_rows(folder.path / ROUNDS)), 0)
+    if keys[LENGTH] < done:
+        raise ConfigError(
+            f'--resume: run-config key "{LENGTH}": expected at least {done}, as {folder.path} has {done} '
+            f"rounds already; got {keys[LENGTH]}. Give more to lengthen the run, or leave the key out."
+        )

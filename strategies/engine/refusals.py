@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
     from task.wire.messages import RejectedReply
 
 SHOWN = 3  # reasons
+_NUMBERED = re.compile(r"^node \d+: ")  # of a node without a name: its clients say more
 # Kinds that one round does not prove: numbers too large, or a message that a node could not read for once.
 SECOND_TIME = ("reply", "order")
 ADVICE = {
@@ -50,7 +52,8 @@ def reasons(lines: Iterable[RejectedReply]) -> str:
     for alike in list(found.values())[:SHOWN]:
         first = alike[0]
         where = f"field {first.field!r}: expected {first.expected}; got " if first.field else ""
-        said.append(f"client {some([line.client for line in alike])}: {where}{first.got}")
+        got = _NUMBERED.sub("", first.got).removesuffix(".")
+        said.append(f"client {some([line.client for line in alike])}: {where}{got}")
     if len(found) > SHOWN:
         said.append(f"and {sum(map(len, list(found.values())[SHOWN:]))} more clients")
     return "; ".join(said)

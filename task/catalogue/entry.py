@@ -168,6 +168,11 @@ class Algorithm:
         return "evaluate" if self.work in _MEASURING else "train"
 
     @property
+    def ends_itself(self) -> bool:
+        """Whether it makes a table that is done at some round: ``num-server-rounds`` is but a limit."""
+        return self.statistics and not self.tested
+
+    @property
     def traits(self) -> SolverTraits:
         """What its clients' steps allow; those of a user's own solver allow nothing."""
         return SOLVER_TRAITS.get(self.solver, SolverTraits())

@@ -46,6 +46,12 @@ class Knob:
     several: bool  # whether its text has parts with commas between them
     section_when: tuple[When, ...] = ()  # those of the whole section
 
+    @property
+    def meaning(self) -> str:
+        """What the key does, and the values to choose from where that does not name them."""
+        others = ", ".join(c for c in map(str, self.choices) if c not in self.doc)
+        return self.doc + (f" ({others})" if others else "")
+
 
 @cache  # a node reads its config with every message
 def knobs() -> tuple[Knob, ...]:

@@ -81,7 +81,8 @@ def _targets(dataset: Dataset) -> Facts:
         of = {"labels": dataset.num_classes} if label else {"numbers": dataset.num_classes}
         there = y[~np.isnan(y)]  # an analysis may have rows without a target
         span = {} if label or not there.size else {"from": float(there.min()), "to": float(there.max())}
-        return {"targets": of | span}
+        named = {"names": list(dataset.classes[:MOST_LISTED])} if dataset.classes and not label else {}
+        return {"targets": of | span | named}
     if y.ndim > 2 or (dataset.form and y.ndim > 1):
         parts = np.array_split(y, len(y) // _TARGETS + 1)
         counted = sum(int((part >= 0).sum()) for part in parts) / y.size

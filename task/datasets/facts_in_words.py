@@ -120,9 +120,11 @@ def _names(facts: Facts, most: int) -> str:
 
 
 def _targets(facts: Facts, most: int) -> str:
-    """Return how many numbers or labels are predicted."""
+    """Return how many numbers or labels are predicted; of values with names, these."""
     if not (targets := facts.get("targets")):
         return ""
+    if names := targets.get("names"):
+        return f"{_some(names, len(names), most, ' | ')}, read as the numbers 0 to {len(names) - 1}"
     words = f"{targets['labels']:,} labels 0 and 1" if "labels" in targets else f"{targets['numbers']:,}"
     return words + (f" from {targets['from']:.6g} to {targets['to']:.6g}" if "from" in targets else "")
 

@@ -42,6 +42,7 @@ class ModelSpec:
     build: Callable[[Shape, int], nn.Module]  # draws from torch's CPU generator
     fits: Callable[[Shape, int], bool]
     kinds: frozenset[str] = frozenset({"image", "features"})  # of data sets, `task.datasets.Dataset.kind`
+    gives_inputs: bool = False  # its outputs are its inputs again, whatever the classes
     loss: str = ""  # instead of the task's own, for a model that no other loss can train
     metrics: tuple[str, ...] = ()  # measured unless the run names others
     # Whether an example ends with a one-hot condition (`task.datasets.condition`); `build` and `fits` then
@@ -71,7 +72,13 @@ def _autoencoder(*hidden: int) -> ModelSpec:
     description = (
         f'{", ".join(map(str, hidden))} ReLU and as many outputs as inputs (task = "reconstruction")'
     )
-    return ModelSpec(description, "images or feature vectors", build, lambda shape, _: len(shape) >= 1)
+    return ModelSpec(
+        description,
+        "images or feature vectors",
+        build,
+        lambda shape, _: len(shape) >= 1,
+        gives_inputs=True,
+    )
 
 
 def _vae(shape: Shape, num_classes: int) -> nn.Module:
@@ -341,13 +348,24 @@ def _builder(
     if name not in MODELS:
         raise ConfigError(choose_from('run-config key "model"', name, MODELS))
     spec = MODELS[name]
-    if not spec.fits(shape, num_classes) or (kind and kind not in spec.kinds):
+    if not _reads(spec, shape, num_classes, kind):
         what = f"{kind} data" if kind else "a data set"
+        known = kind or "features"  # no text: that is known beforehand
+        others = [n for n, m in MODELS.items() if _classifies(m) and _reads(m, shape, num_classes, known)]
+        fit = f"these fit: {', '.join(others)}" if others else "none of Bouquet's fits"
         raise ConfigError(
             f'run-config key "model": "{name}" expects {spec.inputs}; got {what} with examples of shape '
-            f'{shape} and {num_classes} classes. Choose another "model" or "dataset".'
+            f'{shape} and {num_classes} classes. Choose another "model" ({fit}) or "dataset".'
         )
     return partial(spec.build, shape, num_classes)
+
+
+def _reads(spec: ModelSpec, shape: Shape, num_classes: int, kind: str) -> bool:
+    return spec.fits(shape, num_classes) and (not kind or kind in spec.kinds)
+
+
+def _classifies(spec: ModelSpec) -> bool:
+    return not (spec.loss or spec.gives_inputs)
 
 
 def _twin(name: str, first: nn.Module, second: nn.Module, shape: Shape, kind: str) -> nn.Module:

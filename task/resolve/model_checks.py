@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from task.datasets.base import Dataset
 
 
+def check_reads(config: Config, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a model that cannot read such data.
+
+    Raises:
+        ConfigError: Naming the models that can.
+    """
+    model_of(config, shape, classes)
+
+
 def check_model(
     config: Config,
     shape: tuple[int, ...],

@@ -63,6 +63,19 @@ def test_a_key_that_may_not_change_is_refused_with_both_values(
         check_beforehand(read_config(read_keys("", pairs, "mine", str(tmp_path), resume=True)))
 
 
+def test_a_resume_to_fewer_rounds_than_a_run_has_is_refused(tmp_path: Path) -> None:
+    """The run went on "after round 300" to "round 300/200", and its config.json said 200 then."""
+    folder = put(tmp_path / "mine")
+    _record(folder, KEYS | {"num-server-rounds": 3})
+    (folder / "rounds.jsonl").write_text("".join(json.dumps({"round": t}) + "\n" for t in range(4)))
+    for rounds in ("num-server-rounds=3", "num-server-rounds=4"):
+        check_beforehand(read_config(read_keys("", [rounds], "mine", str(tmp_path), resume=True)))
+    with pytest.raises(ConfigError, match=r'"num-server-rounds": expected at least 3, as .*mine has.*got 2'):
+        check_beforehand(
+            read_config(read_keys("", ["num-server-rounds=2"], "mine", str(tmp_path), resume=True))
+        )
+
+
 def _record(folder: Path, keys: dict[str, Any]) -> None:
     """Write the config.json of a run with these keys."""
     (folder / "config.json").write_text(json.dumps({"run": as_run_config(read_config(keys))}))

@@ -145,6 +145,7 @@ def test_one_site_that_ignores_a_column_is_left_out_and_the_others_train(tmp_pat
     assert len(nodes["nodes"]) == 2
     (left_out,) = nodes["left_out"]
     assert "got sex:category(f|m), where [withheld] is declared already" in left_out["reason"]
+    assert json.loads((run_dir / "result.json").read_text())["left_out"] == [left_out]
     alike = {"ward-2": {"column-types": "day:ignore, sex:category(m|f)"}}
     fine = deployed(tmp_path / "alike", files, alike, **KEYS, **{"column-types": KEY})
     assert hashes(fine) == hashes(deployed(tmp_path / "plain", files, **KEYS, **{"column-types": KEY}))

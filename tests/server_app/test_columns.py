@@ -17,7 +17,7 @@ from server_app.app import run
 from strategies import FedAvg
 from strategies.membership.stock_clients import why_stock_clients_cannot_join
 from task.config.read import as_run_config
-from task.errors import RefusedError
+from task.errors import ConfigError, RefusedError
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from task.wire import messages as wire
@@ -188,6 +188,18 @@ def test_masked_sums_come_back_without_a_node_that_is_lost(bits: int, tmp_path: 
     if bits == 96:
         assert rows[1]["model_sha256"] == plain_rows[1]["model_sha256"]
     assert rows[1]["answered"] == 5  # it is back
+
+
+@pytest.mark.parametrize("how", [deployed, pooled])
+def test_a_model_that_cannot_read_the_columns_is_refused_before_they_are_asked_for(
+    how: Any, tmp_path: Path, wards: Path
+) -> None:
+    """Each node said so, and the reason stood behind that of the sums that nobody had sent."""
+    said = (
+        r'^run-config key "model": "cnn" expects images .*\(these fit: 2nn, logistic, mlp, mlp-bn\) or "dat'
+    )
+    with pytest.raises(ConfigError, match=said):
+        how(tmp_path, wards, model="cnn")
 
 
 def test_a_run_without_either_key_asks_for_nothing(tmp_path: Path, wards: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -349,3 +350,27 @@ def test_the_command(make: Make, tmp_path: Path) -> None:
     alone = CliRunner().invoke(app, ["compare", *paths, "--x", "bytes"])
     assert "--x bytes: expected --plot FILE" in str(alone.exception)
     assert CliRunner().invoke(app, ["compare", *paths, "--on", "moon"]).exit_code == 2
+
+
+def test_runs_that_lost_a_client_are_said_to_be_unlike(make: Make) -> None:
+    whole = make("whole", [None] * 3, [0.1, 0.5, 0.6], evaluated(0.5, 0.6, 0.7), algorithm="fedprox")
+    less = make("less", [None] * 3, [0.1, 0.5, 0.9], evaluated(0.9, 0.9))
+    RunFolder(less).write_nodes([], [{"node": "7", "name": "west", "reason": "is refused: it lacks age"}])
+    *_, remarks = table(groups([whole, less]), "clients", 0.9)
+    assert "Beware: less left out west." in remarks
+    assert (
+        "Beware: the last evaluations were on different numbers of clients: 2 in less, 3 in whole." in remarks
+    )
+    *_, alike = table(groups([whole]), "clients", 0.9)
+    assert not any("Beware" in remark for remark in alike)
+
+
+def test_keys_of_a_split_mean_nothing_where_the_data_are_the_nodes(make: Make, tmp_path: Path) -> None:
+    """A link run with its nodes' own data was "num-clients=10, iid" beside "num-clients=0, natural"."""
+    make("simulated", [0.1, 0.5], **{"num-clients": 0, "partition": "natural"})
+    for name, more in (("link", {}), ("longer", {"local-epochs": 5})):
+        folder = make(name, [0.1, 0.5], **more) / "config.json"
+        folder.write_text(json.dumps(json.loads(folder.read_text()) | {"data": {"at": "nodes"}}))
+    both = groups([tmp_path / "simulated", tmp_path / "link"])
+    assert list(both) == ["num-clients=0, natural", "the nodes' own data"]
+    assert list(groups([tmp_path / "link", tmp_path / "longer"])) == ["local-epochs=1", "local-epochs=5"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server_app.run.progress import Bar, Progress, closing_table, title_of
+from server_app.run.progress import Bar, Progress, closing_table, progress_of, title_of
 from task.config.read import as_run_config
 from task.resolve.effective import models_in
 from task.resolve.read import read_config
@@ -85,6 +85,29 @@ def test_what_went_wrong_and_what_was_not_measured() -> None:
         "round 2/2  clients  0/10  skipped  left 0:00:00",
         "round 2/2  pooled loss 0.250  clients 10/10  420 ms  left 0:00:00",
     ]
+
+
+def test_rounds_that_are_but_a_limit_are_no_total() -> None:
+    """A table of statistics showed "round 1/100  left 0:00:09" and was done at round 23."""
+    config = read_config({"algorithm": "statistics", "dataset": "csv", "statistics.columns": "age(0..120)"})
+    assert progress_of(config)._total is None
+    assert progress_of(read_config({}))._total == 10
+    console, stream = plain()
+    none = {"loss": None, "accuracy": None}
+    with Progress("log", None, "run", console) as progress:
+        progress.round_done(row(1, **none, metrics={"cuts": 4}))
+        progress.round_done(row(10, **none, metrics={"cuts": 0}))
+    assert stream.getvalue().splitlines() == [
+        "round 1  cuts 4.000  clients 10/10  420 ms",
+        "round 10  cuts 0.000  clients 10/10  420 ms",
+    ]
+    console, stream = terminal()
+    with Progress("bar", None, "run", console) as progress:
+        progress.round_done(row(1, **none))
+        assert isinstance(progress.bar, Bar)
+        assert not progress.bar.tasks[0].finished
+    assert "%" not in stream.getvalue()
+    assert "left" not in stream.getvalue()
 
 
 def test_a_personalised_run_shows_what_its_clients_measured() -> None:
@@ -198,6 +221,18 @@ def test_the_closing_table(tmp_path: Path) -> None:
         assert any(line.startswith(label) and value.strip() in line for line in lines), (label, text)
     assert "0.99:" not in text
     assert "(clients)" not in text
+
+
+def test_the_closing_table_names_the_nodes_that_a_run_continued_without(tmp_path: Path) -> None:
+    why = (
+        "is refused: it lacks the numeric column age, which most nodes have, and has an older date of birth."
+    )
+    out = {"node": "7", "name": "west", "reason": why}
+    console, stream = terminal()
+    console.width = 60
+    closing_table({"left_out": [out, out | {"name": "", "reason": "has not registered"}]}, tmp_path, console)
+    text = " ".join(stream.getvalue().split())
+    assert f"Left out node west ({why[:-1]}), node 7 (has not registered)" in text
 
 
 def test_the_closing_table_keeps_numbers_with_their_labels(tmp_path: Path) -> None:

@@ -173,9 +173,15 @@ def test_a_finished_run_can_be_lengthened(config: dict[str, Any], whole: dict[st
     assert leftovers(run(config, "short", resume=True)) == whole
 
 
-def test_a_resume_of_a_finished_run_changes_nothing(config: dict[str, Any], whole: dict[str, Any]) -> None:
+def test_a_resume_of_a_finished_run_changes_nothing_and_says_so(
+    config: dict[str, Any], whole: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     run(config, "again")
-    assert leftovers(run(config, "again", resume=True)) == whole
+    capfd.readouterr()
+    assert leftovers(run(config, "again", progress="log", resume=True)) == whole
+    said = "".join(capfd.readouterr())
+    assert "no round is left to do" in said
+    assert "continuing" not in said
 
 
 def test_a_resume_without_a_run_is_refused_and_leaves_nothing(config: dict[str, Any]) -> None:

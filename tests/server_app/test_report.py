@@ -124,6 +124,20 @@ def test_a_finished_run(folder: RunFolder) -> None:
     assert [c["name"] for c in data["clients"]["clients"]] == sorted(names)
 
 
+def test_the_report_says_who_was_left_out_and_that_fewer_tested_the_best_round(folder: RunFolder) -> None:
+    folder.write_nodes([], [{"node": "7", "name": "west", "reason": "has not registered"}])
+    for number, names in ((1, "abc"), (2, "ab")):
+        folder.append_round(
+            row(number, accuracy=None, loss=None, client_accuracy=number / 4, client_loss=1.0)
+        )
+        lines = [client(name, "evaluate", {"accuracy": number / 4}) for name in names]
+        folder.append_clients(line | {"round": number} for line in lines)
+    write_report(folder.path)
+    facts = dict(filed((folder.path / "report.html").read_text("utf-8"))["run"]["facts"])
+    assert facts["Left out"] == "node west (has not registered)"
+    assert facts["Accuracy, best"] == "0.500 (round 2, 2 of 3 clients)"
+
+
 def test_an_unfinished_run_with_gaps(folder: RunFolder) -> None:
     gaps = {"loss": None, "accuracy": None, "seconds": {}}
     folder.append_round(row(0, **gaps))

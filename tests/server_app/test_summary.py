@@ -93,6 +93,16 @@ def test_the_accuracy_of_a_personalised_run_is_the_clients() -> None:
     assert "Client accuracy, final" not in shown  # it is the same
 
 
+def test_a_best_round_that_fewer_clients_tested_says_so() -> None:
+    rows = [personal(1, 0.5), personal(2, 1.0), personal(3, 0.75)]
+    three = [client(name, t, 0.5) for t in (1, 3) for name in "abc"]
+    found = summarise(rows, [*three, client("a", 2, 1.0), client("b", 2, 1.0)], RUN)
+    assert (found["best_accuracy"], found["best_round"]) == (1.0, 2)
+    assert dict(headline(found))["Accuracy, best"] == "1.000 (round 2, 2 of 3 clients)"
+    all_tested = summarise(rows, [*three, *(client(name, 2, 1.0) for name in "abc")], RUN)
+    assert dict(headline(all_tested))["Accuracy, best"] == "1.000 (round 2)"
+
+
 def test_a_central_accuracy_is_the_headline_wherever_there_is_one() -> None:
     rows = [row(0, 0.25), personal(1, 1.0), personal(2, 0.75)]
     found = summarise(rows, [], RUN, targets=[])

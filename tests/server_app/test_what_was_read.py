@@ -14,6 +14,7 @@ from server_app.results.folder import RunFolder
 from task.datasets import load_dataset
 from task.datasets.facts import facts_of
 from task.datasets.facts_in_words import SHOWN, as_text, in_words
+from task.datasets.skew import load_partitioned
 from task.errors import BouquetError
 from task.resolve.read import read_config
 from tests.support.wards import HEADER, WARDS, deployed, pooled, table
@@ -67,6 +68,11 @@ def test_pictures_and_numbers_are_shown_as_a_model_reads_them(tmp_path: Path) ->
     config = read_config(keys | {"cache-dir": str(tmp_path)})
     lines = dict(in_words(facts_of(load_dataset(config.data, config.synthetic, 1))))
     assert lines["targets"].startswith("1 from -7.")
+    (tmp_path / "t.csv").write_text("age,ill:target(no|yes)\n" + "40,no\n50,yes\n" * 10)
+    keys = {"dataset": "csv", "data-path": str(tmp_path / "t.csv"), "cache-dir": str(tmp_path)}
+    config = read_config(keys | {"algorithm": "statistics", "statistics.columns": "age(0..120)"})
+    (said,) = (text for label, text in in_words(facts_of(load_partitioned(config)[0])) if label == "targets")
+    assert said == "no | yes, read as the numbers 0 to 1"
 
 
 def test_long_lists_are_cut(tmp_path: Path) -> None:

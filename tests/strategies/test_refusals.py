@@ -108,6 +108,13 @@ def test_reasons_are_said_once_each_with_their_clients() -> None:
     assert text == "client a, b: policy: no; client c0: reason 0; client c1: reason 1; and 3 more clients"
 
 
+def test_a_reason_has_no_number_of_a_node_and_its_sentence_one_full_stop() -> None:
+    lines = [line(c, 'node 6014866166875244395: config: "cnn" expects images. Choose another.') for c in "ab"]
+    said = 'round 1: client a, b: config: "cnn" expects images. Choose another. Correct that, and'
+    assert str(too_few_replies("round 1", lines, lines)).startswith(said)
+    assert reasons([line("a", "node ward-1: no")]) == "client a: node ward-1: no"
+
+
 @pytest.mark.parametrize(
     ("got", "kind", "advice"),
     [

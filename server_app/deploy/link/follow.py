@@ -14,7 +14,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.confined import confined
 from server_app.run.naming import folder_of_run, numbered, remove_run
-from server_app.run.progress import Progress, closing_table, title_of
+from server_app.run.progress import Progress, closing_table, progress_of
 from server_app.run.same_run import check_resumed, keys_to_resume
 from task import timing, trust
 from task.config.knobs import Config
@@ -166,7 +166,7 @@ def follow(kit: LinkKit, job: Job) -> None:
     trust.user_named(references_in(job.keys))  # typed by the user who submitted it with this kit
     config = read_checked(dict(job.keys))
     folder = kit.runs / job.name
-    with Progress(config.output.progress, config.server.num_server_rounds, title_of(config)) as progress:
+    with progress_of(config) as progress:
         job = _watch(kit, jobs, job, progress)
     if job.state == STOPPED:
         raise StoppedJobError(f"job {job.name}: {job.reason}")
