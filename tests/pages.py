@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from string import ascii_lowercase
@@ -364,19 +365,27 @@ def with_stock_classes(text: str) -> str:
     return f"{head}{STOCK_BEGIN}\n\n{listed}\n\n{STOCK_END}{tail}"
 
 
+GENERATED: dict[str, Callable[[str], str]] = {  # by file, what makes its text of what it was
+    "README.md": with_table,
+    "docs/howto/extend.md": with_stock_classes,
+    "docs/reference/algorithms.md": lambda _: sent(),
+    "docs/reference/composition.md": lambda _: composition(),
+    "docs/reference/keys.md": lambda _: keys(),
+    "docs/reference/commands.md": lambda _: command_pages(),
+    "docs/reference/bouquet.1": lambda _: manual(),
+    "docs/results/reproduction.md": lambda _: reproduction(),
+    "server_app/results/page.json": lambda _: page(),
+    "strategies/__init__.pyi": lambda _: stub(),
+    "pyproject.toml": with_keys,
+    "docs/reference/promise.json": lambda _: promise.text(),
+}
+
+
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(with_table(readme.read_text()))
-    extend = ROOT / "docs/howto/extend.md"
-    extend.write_text(with_stock_classes(extend.read_text()))
-    (ROOT / "docs/reference/algorithms.md").write_text(sent())
-    (ROOT / "docs/reference/composition.md").write_text(composition())
-    (ROOT / "docs/reference/keys.md").write_text(keys())
-    (ROOT / "docs/reference/commands.md").write_text(command_pages())
-    (ROOT / "docs/reference/bouquet.1").write_text(manual())
-    (ROOT / "docs/results/reproduction.md").write_text(reproduction())
-    (ROOT / "server_app/results/page.json").write_text(page())
-    (ROOT / "strategies/__init__.pyi").write_text(stub())
-    project = ROOT / "pyproject.toml"
-    project.write_text(with_keys(project.read_text()))
-    promise.write()
+    changed = []
+    for path, text_of in GENERATED.items():
+        before = (ROOT / path).read_text()
+        if (made := text_of(before)) != before:
+            (ROOT / path).write_text(made)
+            changed.append(path)
+    print("written:", ", ".join(changed) or "nothing, all files are up to date")

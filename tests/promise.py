@@ -310,7 +310,7 @@ def written(result: Path) -> str:
     return json.dumps(promise(result), indent=1, ensure_ascii=False) + "\n"
 
 
-def write() -> None:
-    """Write the file; it needs a short run."""
+def text() -> str:
+    """Return what the file should have; it needs a short run."""
     with tempfile.TemporaryDirectory() as folder:
-        FILE.write_text(written(run_folder(Path(folder))), encoding="utf-8")
+        return written(run_folder(Path(folder)))

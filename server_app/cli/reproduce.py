@@ -117,7 +117,7 @@ def reproduce(
         began=shown.began, looked=shown.looked, ended=shown.ended,
     )  # fmt: skip
     lacking = announce.say_missing(queue) if limit else ""
-    announce.say_wanted(queue, table, folder if again else None)
+    announce.say_wanted(queue, table, folder if again else None, limit)
     try:
         with sigterm_is_ctrl_c():
             left = queue.work(limit)

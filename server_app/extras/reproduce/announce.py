@@ -18,7 +18,7 @@ from task.text import plain
 from task.units import clock
 
 
-def say_wanted(queue: TableQueue, table: str, again: Path | None) -> None:
+def say_wanted(queue: TableQueue, table: str, again: Path | None, limit_s: float = 0.0) -> None:
     """Say what is about to run, or that nothing is."""
     found = queue.standings()
     open_ = [at for _, at in found if not at.done]
@@ -26,7 +26,10 @@ def say_wanted(queue: TableQueue, table: str, again: Path | None) -> None:
     if open_:
         left = took(math.fsum(at.hours_left for at in open_))
         which = "" if table else ' of all tables; "bouquet reproduce TABLE --cells NAME" runs some,'
-        typer.echo(f"{cells} to measure,{which} {left} estimated; you can stop and continue", err=True)
+        within = f", of which this does {took(limit_s / 3600)} at most" if 0 < limit_s < math.inf else ""
+        typer.echo(
+            f"{cells} to measure,{which} {left} estimated{within}; you can stop and continue", err=True
+        )
     elif found:
         more = f"delete {again}" if again else "use --again"
         words = f"all results of {several(len(found), 'cell')} are there, nothing runs"
