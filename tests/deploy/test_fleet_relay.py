@@ -208,7 +208,7 @@ def test_idle_connections_keep_nobody_out(
     handshake: bool, link: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than there is room for: the oldest idle ones end, and a held call does not."""
-    listener, node = link.http_listener, link.peer()
+    listener, node, other = link.http_listener, link.peer(), link.peer()
     monkeypatch.setattr(listener, "most", 6)
     body = PullMessagesRequest(node=node.node).SerializeToString()
     with opened(link) as held:
@@ -218,7 +218,6 @@ def test_idle_connections_keep_nobody_out(
         others = []
         for _ in range(15):
             others.append(opened(link) if handshake else socket.create_connection((host, int(port)), 20))
-        other = link.peer()
         with httpx.Client(verify=False, base_url=f"https://{link.http_address}") as client:
             asked = PullMessagesRequest(node=other.node).SerializeToString()
 

@@ -210,7 +210,7 @@ def test_all_sides_hear_why_no_run_begins_and_its_user_hears_of_those_that_decli
     odd = {"ward_2": OTHERS["column"][0], "ward_3": renamed(table(3), outcome="readmitted")}
     grid = grid_of(wards(tmp_path, **odd))(make_app(simulation=True), [], config_of())
     with pytest.raises(
-        ConfigError, match=r"differ: node \d+ .*; node \d+ .*; node \d+ cannot take part: .*target"
+        ConfigError, match=r"differ: node \d+ .*; node \d+ .*; node \d+ cannot take part: .*labels"
     ):
         RegistrationPhase(ClientRegistry(5.0, 1), 1).run(grid)
     told = {
