@@ -15,7 +15,7 @@ from server_app.extras.reproduce.records import RunRecord
 from server_app.extras.reproduce.work import Remaining, TableQueue
 from task.errors import BouquetError, DataError
 from task.text import plain
-from task.units import clock
+from task.units import clock, human_seconds
 
 
 def say_wanted(queue: TableQueue, table: str, again: Path | None, limit_s: float = 0.0) -> None:
@@ -26,7 +26,7 @@ def say_wanted(queue: TableQueue, table: str, again: Path | None, limit_s: float
     if open_:
         left = took(math.fsum(at.hours_left for at in open_))
         which = "" if table else ' of all tables; "bouquet reproduce TABLE --cells NAME" runs some,'
-        within = f", of which this does {took(limit_s / 3600)} at most" if 0 < limit_s < math.inf else ""
+        within = f", of which this does {human_seconds(limit_s)} at most" if 0 < limit_s < math.inf else ""
         typer.echo(
             f"{cells} to measure,{which} {left} estimated{within}; you can stop and continue", err=True
         )
